@@ -16,8 +16,7 @@ constexpr std::array<std::string_view, 5> kPaths = {
     "sampling_params.extra_args.ec_transfer_params", "a.b.c.d"};
 
 /// The path that the guard names, or "" when it finds nothing.
-std::string forged_in(const std::string& body,
-                      std::size_t max_members = json::ObjectScan::kDefaultMaxMembers) {
+std::string forged_in(const std::string& body) {
   const ForgeryGuard guard(kPaths);
   json::ObjectScan scan;
   EXPECT_EQ(scan.scan(body), json::ScanStatus::object) << body;
