@@ -274,8 +274,7 @@ typedef struct handoff_piece {
 #define HANDOFF_LEG_WANT_SENT 2u
 #define HANDOFF_LEG_WANT_HEAD 4u
 #define HANDOFF_LEG_WANT_BODY 8u
-#define HANDOFF_LEG_NO_CLIENT_HEADERS 16u /* start from no headers instead of the client's end-to-end ones \
-                                           */
+#define HANDOFF_LEG_NO_CLIENT_HEADERS 16u /* start from no headers, not from the client's end-to-end ones */
 #define HANDOFF_LEG_CLIENT_BODY 32u       /* send the client's body unchanged; `body` is ignored */
 
 #define HANDOFF_MAX_LEGS 16u /* per exchange, background calls not counted */
