@@ -194,6 +194,8 @@ typedef struct handoff_request {
   uint32_t prefill_port;
   uint32_t reserved;
   handoff_bytes request_id; /* the client's x-request-id, or one the sidecar made */
+  uint64_t now_ms;          /* as in handoff_event: for the age of what a backend remembers */
+  uint64_t unix_ms;         /* and for ids that carry the time */
 } handoff_request;
 
 #define HANDOFF_EVENT_LEG_SENT 1u   /* the leg's request has been written out (only with WANT_SENT) */
