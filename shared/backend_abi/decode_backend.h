@@ -291,8 +291,9 @@ typedef struct handoff_leg {
   uint32_t port;   /* 0: the target's own; else another port of the same host */
   uint32_t reply;  /* HANDOFF_REPLY_* */
   uint32_t flags;  /* HANDOFF_LEG_* */
-  /* If the leg is given up (client gone, cancel) after its request was sent and before a reply byte came: go
-   * on reading until that byte or for this long, then close. 0: close at once. */
+  /* If the leg is given up (client gone, cancel) before a reply byte came: go on connecting, sending and
+   * reading until that byte or for this long, then close. 0: close at once. It is for requests that free
+   * something elsewhere by being accepted, so it holds from start() on, not only once the request is out. */
   uint32_t linger_ms;
   uint32_t deadline_ms; /* for the whole leg; 0: the sidecar's setting for the role */
   uint32_t reserved;
