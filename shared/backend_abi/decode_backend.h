@@ -148,7 +148,7 @@ typedef struct handoff_reserved_field {
 #define HANDOFF_CONFIG_DURATION_MS 4u
 #define HANDOFF_CONFIG_BYTES 5u
 #define HANDOFF_CONFIG_PORT 6u
-#define HANDOFF_CONFIG_FILE 7u
+#define HANDOFF_CONFIG_FILE 7u   /* the operator gives a path; create() gets what the file contains */
 #define HANDOFF_CONFIG_SECRET 1u /* flag: never printed */
 
 /* A setting of the backend's own. The sidecar parses, checks, documents and prints it like its own settings,
