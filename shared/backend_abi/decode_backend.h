@@ -148,7 +148,7 @@ typedef struct handoff_reserved_field {
 #define HANDOFF_CONFIG_DURATION_MS 4u
 #define HANDOFF_CONFIG_BYTES 5u
 #define HANDOFF_CONFIG_PORT 6u
-#define HANDOFF_CONFIG_FILE 7u
+#define HANDOFF_CONFIG_FILE 7u   /* the operator gives a path; create() gets what the file contains */
 #define HANDOFF_CONFIG_SECRET 1u /* flag: never printed */
 
 /* A setting of the backend's own. The sidecar parses, checks, documents and prints it like its own settings,
@@ -194,6 +194,8 @@ typedef struct handoff_request {
   uint32_t prefill_port;
   uint32_t reserved;
   handoff_bytes request_id; /* the client's x-request-id, or one the sidecar made */
+  uint64_t now_ms;          /* as in handoff_event: for the age of what a backend remembers */
+  uint64_t unix_ms;         /* and for ids that carry the time */
 } handoff_request;
 
 #define HANDOFF_EVENT_LEG_SENT 1u   /* the leg's request has been written out (only with WANT_SENT) */
@@ -274,8 +276,7 @@ typedef struct handoff_piece {
 #define HANDOFF_LEG_WANT_SENT 2u
 #define HANDOFF_LEG_WANT_HEAD 4u
 #define HANDOFF_LEG_WANT_BODY 8u
-#define HANDOFF_LEG_NO_CLIENT_HEADERS 16u /* start from no headers instead of the client's end-to-end ones \
-                                           */
+#define HANDOFF_LEG_NO_CLIENT_HEADERS 16u /* start from no headers, not from the client's end-to-end ones */
 #define HANDOFF_LEG_CLIENT_BODY 32u       /* send the client's body unchanged; `body` is ignored */
 
 #define HANDOFF_MAX_LEGS 16u /* per exchange, background calls not counted */
@@ -290,8 +291,9 @@ typedef struct handoff_leg {
   uint32_t port;   /* 0: the target's own; else another port of the same host */
   uint32_t reply;  /* HANDOFF_REPLY_* */
   uint32_t flags;  /* HANDOFF_LEG_* */
-  /* If the leg is given up (client gone, cancel) after its request was sent and before a reply byte came: go
-   * on reading until that byte or for this long, then close. 0: close at once. */
+  /* If the leg is given up (client gone, cancel) before a reply byte came: go on connecting, sending and
+   * reading until that byte or for this long, then close. 0: close at once. It is for requests that free
+   * something elsewhere by being accepted, so it holds from start() on, not only once the request is out. */
   uint32_t linger_ms;
   uint32_t deadline_ms; /* for the whole leg; 0: the sidecar's setting for the role */
   uint32_t reserved;
