@@ -92,6 +92,9 @@ class BodyEdit {
     set_pieces(name, {{json.data(), 0, json.size()}});
   }
 
+  /// Same, with a value put together from pieces.
+  void set(std::string_view name, std::vector<handoff_piece> json) { set_pieces(name, std::move(json)); }
+
   /// Same, with the edited form of the object that now is the member's value.
   void set(std::string_view name, const BodyEdit& nested) { set_pieces(name, nested.pieces()); }
 
