@@ -2,11 +2,10 @@
 
 #include <sys/random.h>
 
-#include <cctype>
+#include <chrono>
 #include <string>
 
 #include "shared/telemetry/log.hpp"
-#include "shared/telemetry/rate_limited_warning.hpp"
 
 namespace handoff::sidecar {
 namespace {
@@ -14,6 +13,9 @@ namespace {
 std::string_view view(handoff_bytes bytes) {
   return bytes.size == 0 ? std::string_view{} : std::string_view{bytes.data, bytes.size};
 }
+
+constexpr std::size_t kMaxWarnings = 64;
+constexpr std::chrono::minutes kWarningInterval{1};
 
 static_assert(static_cast<std::uint32_t>(json::ValueKind::object) == HANDOFF_JSON_OBJECT);
 static_assert(static_cast<std::uint32_t>(json::ValueKind::array) == HANDOFF_JSON_ARRAY);
@@ -97,8 +99,16 @@ void BackendServices::random(const handoff_host_api*, void* out, std::size_t siz
 }
 
 void BackendServices::warn(const handoff_host_api* host, handoff_bytes key, handoff_bytes message) {
-  self_of(host).counters_.add("backend_warning." + std::string(view(key)));
-  telemetry::warn_rate_limited(view(key), view(message));
+  auto& self = self_of(host);
+  self.counters_.add("backend_warning." + std::string(view(key)));
+  if (self.warnings_.size() >= kMaxWarnings && !self.warnings_.contains(view(key))) return;
+  auto& limit = self.warnings_.try_emplace(std::string(view(key)), kWarningInterval).first->second;
+  if (const auto suppressed = limit.try_pass()) {
+    telemetry::LogLine(telemetry::Level::warn, "backend_warning")
+        .field("about", view(key))
+        .field("message", view(message))
+        .field("suppressed", *suppressed);
+  }
 }
 
 void BackendServices::count(const handoff_host_api* host, handoff_bytes name) {

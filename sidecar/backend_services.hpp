@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "shared/backend_abi/decode_backend.h"
 #include "shared/json/object_scan.hpp"
+#include "shared/telemetry/rate_limited_warning.hpp"
 #include "sidecar/counters.hpp"
 
 namespace handoff::sidecar {
@@ -46,6 +50,7 @@ class BackendServices {
   Counters& counters_;
   std::vector<std::unique_ptr<Scan>> scans_;
   std::size_t scans_used_ = 0;
+  std::map<std::string, telemetry::RateLimitedWarning, std::less<>> warnings_;  // by key
 };
 
 /// Fills in the actions (start, cancel, relay, ...), which need an exchange.

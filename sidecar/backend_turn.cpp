@@ -117,6 +117,8 @@ handoff_status DisaggregatedExchange::begin() {
     request.prefill_port = prefill->port();
   }
   request.request_id = to_abi(request_->record.request_id);
+  request.now_ms = monotonic_ms();
+  request.unix_ms = unix_ms();
   handoff_turn turn{this};
   in_entry_ = true;
   const auto status = services_.backend->begin(request, &turn, exchange_);

@@ -182,7 +182,9 @@ Awaitable<> ClientConnection::linger_and_close(std::span<char> scratch) {
   stopped_ = false;
   while (dropped < kLingerBytes) {
     const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
-    if (left.count() <= 0 || co_await wait_for_bytes(left) != ClientEvent::readable) break;
+    if (left.count() <= 0) break;
+    const auto event = co_await wait_for_bytes(left);
+    if (event != ClientEvent::readable) break;
     const auto got = try_read(scratch);
     if (got.status == IoStatus::would_block) continue;
     if (got.status != IoStatus::ok) break;

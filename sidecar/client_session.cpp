@@ -37,8 +37,11 @@ ClientSession::ClientSession(LoopServices& services, Socket socket, Surface surf
       id_prefix_(std::move(id_prefix)) {}
 
 Awaitable<> ClientSession::run() {
-  while (co_await await_request()) {
-    if (!co_await serve_one()) break;
+  while (true) {
+    const bool asked = co_await await_request();
+    if (!asked) break;
+    const bool again = co_await serve_one();
+    if (!again) break;
   }
   client_->close();
 }
@@ -54,10 +57,17 @@ void ClientSession::force_end() {
   client_->stop();
 }
 
+void ClientSession::abandon() {
+  draining_ = true;
+  client_->abandon();
+  if (current_ != nullptr) current_->cancel(CancelReason::client_gone);
+}
+
 Awaitable<bool> ClientSession::await_request() {
   if (draining_) co_return false;
   if (!client_->inbox.empty()) co_return true;
-  co_return co_await client_->wait_for_bytes(services_.plan.config.client_idle_timeout) == ClientEvent::readable;
+  const auto event = co_await client_->wait_for_bytes(services_.plan.config.client_idle_timeout);
+  co_return event == ClientEvent::readable;
 }
 
 Awaitable<std::optional<http1::HeadStatus>> ClientSession::read_head(RequestContext& request) {
@@ -97,7 +107,8 @@ Awaitable<std::optional<http1::HeadStatus>> ClientSession::read_head(RequestCont
     }
     look_at_inbox = false;
     const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
-    const auto event = left.count() <= 0 ? ClientEvent::timed_out : co_await client_->wait_for_bytes(left);
+    auto event = ClientEvent::timed_out;
+    if (left.count() > 0) event = co_await client_->wait_for_bytes(left);
     if (event == ClientEvent::timed_out && !inbox.empty()) co_return http1::HeadStatus::need_more;
     if (event != ClientEvent::readable) co_return std::nullopt;
   }
@@ -159,7 +170,8 @@ void ClientSession::begin_record(RequestContext& request) {
   record.request_id.append(digits, end);
 }
 
-Awaitable<ExchangeOutcome> ClientSession::answer_locally(RequestContext& request, ResponseRelay& relay, Answer answer) {
+Awaitable<ExchangeOutcome> ClientSession::answer_locally(RequestContext& request, ResponseRelay& relay,
+                                                         const Answer& answer) {
   const auto& head = request.head;
   if (head.has_body() && !unread_request_) {
     auto& inbox = client_->inbox;
@@ -170,7 +182,8 @@ Awaitable<ExchangeOutcome> ClientSession::answer_locally(RequestContext& request
     }
   }
   if (unread_request_) relay.forbid_keep_alive();
-  co_return co_await relay.send(answer) == RelayEnd::complete ? ExchangeOutcome::answered : ExchangeOutcome::client_gone;
+  const auto end = co_await relay.send(answer);
+  co_return end == RelayEnd::complete ? ExchangeOutcome::answered : ExchangeOutcome::client_gone;
 }
 
 Awaitable<ExchangeOutcome> ClientSession::refuse(RequestContext& request, ResponseRelay& relay, SidecarError error,
@@ -180,7 +193,7 @@ Awaitable<ExchangeOutcome> ClientSession::refuse(RequestContext& request, Respon
   request.record.error_code = row.code;
   auto answer = error_answer(error, row.status, message.empty() ? row.message : message, param);
   if (error == SidecarError::sidecar_overloaded) answer.headers.emplace_back("retry-after", "1");
-  co_return co_await answer_locally(request, relay, std::move(answer));
+  co_return co_await answer_locally(request, relay, answer);
 }
 
 Awaitable<std::optional<ExchangeOutcome>> ClientSession::take_body(RequestContext& request, ResponseRelay& relay,
@@ -229,18 +242,17 @@ Awaitable<ExchangeOutcome> ClientSession::handle(const std::shared_ptr<RequestCo
   if (surface_ == Surface::admin) {
     request.record.mode = ExchangeMode::local;
     request.record.is_probe = true;
-    if (request.path == "/livez") co_return co_await answer_locally(request, relay, plain(200, "alive\n"));
-    if (request.path == "/readyz") {
-      co_return co_await answer_locally(request, relay, readiness_answer(services_.readiness));
-    }
-    co_return co_await answer_locally(request, relay, plain(404, "not found: this port serves /livez and /readyz\n"));
+    auto answer = plain(404, "not found: this port serves /livez and /readyz\n");
+    if (request.path == "/livez") answer = plain(200, "alive\n");
+    if (request.path == "/readyz") answer = readiness_answer(services_.readiness);
+    co_return co_await answer_locally(request, relay, answer);
   }
   if (route == RouteKind::local_health || route == RouteKind::local_ready) {
     request.record.mode = ExchangeMode::local;
     request.record.is_probe = true;
-    co_return co_await answer_locally(request, relay, route == RouteKind::local_health
-                                                          ? plain(200, "alive\n")
-                                                          : readiness_answer(services_.readiness));
+    const auto answer =
+        route == RouteKind::local_health ? plain(200, "alive\n") : readiness_answer(services_.readiness);
+    co_return co_await answer_locally(request, relay, answer);
   }
   if (route == RouteKind::generation) {
     if (const auto refusal = read_prefill_hint(plan, request)) {
@@ -248,7 +260,8 @@ Awaitable<ExchangeOutcome> ClientSession::handle(const std::shared_ptr<RequestCo
     }
   }
   const bool guarded = plan.backend && (route == RouteKind::generation || route == RouteKind::disguised);
-  if (const auto ended = co_await take_body(request, relay, guarded)) co_return *ended;
+  const auto ended = co_await take_body(request, relay, guarded);
+  if (ended) co_return *ended;
   const bool scanned = guarded || (request.body_is_whole && request.head.method == "POST" && plan.backend &&
                                    may_be_json(request.head));
   if (scanned) {
@@ -264,7 +277,8 @@ Awaitable<ExchangeOutcome> ClientSession::handle(const std::shared_ptr<RequestCo
   }
   request.record.mode = ExchangeMode::pass_through;
   const bool may_resend = is_idempotent(request.head.method) || route != RouteKind::other;
-  const auto outcome = co_await pass_through(services_, request, *client_, relay, cancel, {.may_resend = may_resend});
+  const PassThroughOptions options{.may_resend = may_resend};
+  const auto outcome = co_await pass_through(services_, request, *client_, relay, cancel, options);
   if (!request.body_is_whole && !relay.keep_alive()) unread_request_ = true;
   co_return outcome;
 }

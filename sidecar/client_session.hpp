@@ -27,8 +27,10 @@ class ClientSession : public boost::intrusive::list_base_hook<> {
 
   /// No further request after the present one.
   void drain();
-  /// Ends the present request too.
+  /// Ends the present request too: with an error if nothing was answered, visibly broken otherwise.
   void force_end();
+  /// Ends the session at once, whatever it is doing.
+  void abandon();
 
  private:
   Awaitable<bool> await_request();
@@ -36,7 +38,7 @@ class ClientSession : public boost::intrusive::list_base_hook<> {
   Awaitable<std::optional<http1::HeadStatus>> read_head(RequestContext& request);
   Awaitable<ExchangeOutcome> handle(const std::shared_ptr<RequestContext>& request, ResponseRelay& relay,
                                     CancelSource& cancel);
-  Awaitable<ExchangeOutcome> answer_locally(RequestContext& request, ResponseRelay& relay, Answer answer);
+  Awaitable<ExchangeOutcome> answer_locally(RequestContext& request, ResponseRelay& relay, const Answer& answer);
   Awaitable<ExchangeOutcome> refuse(RequestContext& request, ResponseRelay& relay, SidecarError error,
                                     std::string_view message = {}, std::optional<std::string_view> param = std::nullopt);
   Awaitable<std::optional<ExchangeOutcome>> take_body(RequestContext& request, ResponseRelay& relay, bool guarded);

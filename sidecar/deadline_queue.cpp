@@ -28,8 +28,13 @@ void DeadlineQueue::dequeue(Deadline& deadline) {
   if (deadline.is_linked()) queue_.erase(queue_.iterator_to(deadline));
 }
 
+void DeadlineQueue::stop() {
+  stopped_ = true;
+  timer_.cancel();
+}
+
 void DeadlineQueue::set_timer() {
-  if (queue_.empty()) return;
+  if (queue_.empty() || stopped_) return;
   const auto first = queue_.begin()->queued_for_;
   if (first >= timer_at_) return;  // a timer that fires early finds nothing due and sets itself anew
   timer_at_ = first;

@@ -43,6 +43,9 @@ class DeadlineQueue {
  public:
   explicit DeadlineQueue(net::io_context& context) : timer_(context) {}
 
+  /// No deadline expires any more: the loop is ending, and a pending timer would keep it.
+  void stop();
+
  private:
   friend class Deadline;
   void enqueue(Deadline& deadline, Clock::time_point when);
@@ -53,6 +56,7 @@ class DeadlineQueue {
   SteadyTimer timer_;
   boost::intrusive::multiset<Deadline> queue_;
   Clock::time_point timer_at_ = Clock::time_point::max();
+  bool stopped_ = false;
 };
 
 }  // namespace handoff::sidecar

@@ -30,13 +30,15 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
   if (begin() != HANDOFF_OK && !settled_) {
     give_up_all();
     actions_.clear();
-    co_await answer(made_error(SidecarError::backend_failed, "The backend plugin failed."));
+    const auto error = made_error(SidecarError::backend_failed, "The backend plugin failed.");
+    co_await answer(error);
   }
   co_await carry_out();
   while (!settled_ && !cancel_.cancelled()) {
     if (events_.empty()) {
       if (running_ == 0) {  // nobody will ever answer
-        co_await answer(made_error(SidecarError::backend_failed, "The backend plugin left the request unanswered."));
+        const auto error = made_error(SidecarError::backend_failed, "The backend plugin left the request unanswered.");
+        co_await answer(error);
         break;
       }
       co_await signal_.wait();
@@ -49,7 +51,8 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
     if (event.kind == HANDOFF_EVENT_LEG_BODY) event.leg->wake.notify();
     if (status != HANDOFF_OK) {
       actions_.clear();
-      co_await answer(made_error(SidecarError::backend_failed, "The backend plugin failed."));
+      const auto error = made_error(SidecarError::backend_failed, "The backend plugin failed.");
+      co_await answer(error);
       break;
     }
     co_await carry_out();
@@ -63,10 +66,11 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
     request_->record.mode = ExchangeMode::decode_only;
     std::vector<HeaderOverride> overrides;
     for (const auto& [name, value] : decode_only_headers_) overrides.push_back({name, value});
-    result = co_await pass_through(services_, *request_, client_, relay_, cancel_,
-                                   {.overrides = overrides, .may_resend = true});
+    const PassThroughOptions options{.overrides = overrides, .may_resend = true};
+    result = co_await pass_through(services_, *request_, client_, relay_, cancel_, options);
   } else if (cancel_.reason() == CancelReason::shutdown && !relay_.started()) {
-    co_await answer(made_error(SidecarError::request_cancelled, "The sidecar is shutting down."));
+    const auto error = made_error(SidecarError::request_cancelled, "The sidecar is shutting down.");
+    co_await answer(error);
   } else if (result != ExchangeOutcome::answered && relay_.started() && !client_.gone()) {
     relay_.break_off();
   }
@@ -86,11 +90,11 @@ Awaitable<> DisaggregatedExchange::carry_out() {
   auto actions = std::exchange(actions_, {});
   for (auto& action : actions) {
     if (cancel_.cancelled()) co_return;
-    co_await carry_out_one(std::move(action));
+    co_await carry_out_one(action);
   }
 }
 
-Awaitable<> DisaggregatedExchange::carry_out_one(Action action) {
+Awaitable<> DisaggregatedExchange::carry_out_one(Action& action) {
   if (auto* begun = std::get_if<StartLeg>(&action)) {
     auto& leg = *begun->leg;
     leg.upstream = std::make_unique<UpstreamLeg>(services_.legs, request_of(leg));
@@ -107,7 +111,8 @@ Awaitable<> DisaggregatedExchange::carry_out_one(Action action) {
     auto& leg = *chosen->leg;
     if (leg.finished) {
       leg.relayed = true;
-      note_relay_end(co_await relay_.relay(*leg.upstream, leg.collected, true));
+      const auto end = co_await relay_.relay(*leg.upstream, leg.collected, true);
+      note_relay_end(end);
     } else {
       leg.relay_requested = true;
       leg.wake.notify();
@@ -118,11 +123,12 @@ Awaitable<> DisaggregatedExchange::carry_out_one(Action action) {
       const auto end = co_await relay_.begin(own->answer);
       if (end != RelayEnd::complete) note_relay_end(end);
     } else {
-      co_await answer(std::move(own->answer));
+      co_await answer(own->answer);
     }
   } else if (auto* more = std::get_if<Write>(&action)) {
     const std::string_view piece = more->bytes;
-    const auto end = co_await relay_.write({&piece, 1}, more->last);
+    const std::span<const std::string_view> pieces(&piece, 1);
+    const auto end = co_await relay_.write(pieces, more->last);
     if (more->last || end != RelayEnd::complete) note_relay_end(end);
   } else if (auto* failed = std::get_if<FailWithLeg>(&action)) {
     co_await settle_with_leg(*failed->leg);
@@ -269,7 +275,7 @@ void DisaggregatedExchange::give_up(Leg& leg) {
   leg.given_up = true;
   leg.wake.notify();
   if (!leg.upstream || leg.finished) return;
-  if (leg.linger.count() > 0 && leg.upstream->request_sent() && !leg.upstream->reply_started()) {
+  if (leg.linger.count() > 0 && !leg.upstream->reply_started()) {
     leg.timer.emplace(services_.deadlines, [&leg] { leg.upstream->cancel(); });
     leg.timer->arm(leg.linger);
     return;
@@ -300,14 +306,15 @@ Answer DisaggregatedExchange::made_error(SidecarError error, std::string_view me
   return error_answer(error, status == 0 ? row.status : status, message);
 }
 
-Awaitable<> DisaggregatedExchange::answer(Answer answer) {
+Awaitable<> DisaggregatedExchange::answer(const Answer& answer) {
   settled_ = true;
   give_up_all();
   if (relay_.started()) {  // too late for words
     broken_ = true;
     co_return;
   }
-  note_relay_end(co_await relay_.send(answer));
+  const auto end = co_await relay_.send(answer);
+  note_relay_end(end);
 }
 
 void DisaggregatedExchange::note_relay_end(RelayEnd end) {
@@ -353,7 +360,8 @@ Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
   if (status >= 400 && status < 500) {  // about the client's own request: its words, not ours
     settled_ = true;
     give_up_all();
-    note_relay_end(co_await relay_.relay(*leg.upstream, leg.collected, true));
+    const auto end = co_await relay_.relay(*leg.upstream, leg.collected, true);
+    note_relay_end(end);
     co_return;
   }
   if (is_prefill && services_.plan.config.on_prefill_failure == OnPrefillFailure::decode_only) {
@@ -363,12 +371,14 @@ Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
     co_return;
   }
   if (status == 0) {
-    co_await answer(failed_leg_answer(leg));
+    const auto error = failed_leg_answer(leg);
+    co_await answer(error);
     co_return;
   }
   if (leg.role == HANDOFF_ROLE_DECODE) {
     settled_ = true;
-    note_relay_end(co_await relay_.relay(*leg.upstream, leg.collected, true));
+    const auto end = co_await relay_.relay(*leg.upstream, leg.collected, true);
+    note_relay_end(end);
     co_return;
   }
   const bool keeps_status = status == 500 || status == 502 || status == 503 || status == 504;
@@ -378,7 +388,7 @@ Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
   if (const auto* retry_after = leg.upstream->head().find(HeaderClass::retry_after)) {
     made.headers.emplace_back("retry-after", retry_after->value);
   }
-  co_await answer(std::move(made));
+  co_await answer(made);
 }
 
 }  // namespace handoff::sidecar

@@ -89,7 +89,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
 
   // The engines' side.
   Awaitable<> carry_out();
-  Awaitable<> carry_out_one(Action action);
+  Awaitable<> carry_out_one(Action& action);
   Awaitable<> run_leg(Leg& leg);
   Awaitable<LegFailure> open_with_retries(Leg& leg);
   Awaitable<LegFailure> receive(Leg& leg);
@@ -103,7 +103,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   bool runs_alone(const Leg& leg) const;
 
   // The client's side.
-  Awaitable<> answer(Answer answer);
+  Awaitable<> answer(const Answer& answer);
   Awaitable<> settle_with_leg(Leg& leg);
   Answer failed_leg_answer(const Leg& leg);
   Answer made_error(SidecarError error, std::string_view message, unsigned status = 0);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <cstdio>
 #include <utility>
@@ -63,8 +62,9 @@ EventLoop::EventLoop(const SharedPlan& plan, Readiness& readiness, std::span<con
       id_prefix_(random_prefix()) {}
 
 EventLoop::~EventLoop() {
-  stop();
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  finish();
+  thread_.join();
 }
 
 std::uint16_t EventLoop::listen(const std::string& address, std::uint16_t port, Surface surface) {
@@ -88,9 +88,10 @@ void EventLoop::watch_engine(std::string path, milliseconds interval) {
 }
 
 void EventLoop::start() {
+  work_.emplace(context_.get_executor());
   thread_ = std::thread([this] {
-    const auto work = net::make_work_guard(context_);
     context_.run();
+    finished_.store(true, std::memory_order_release);
   });
 }
 
@@ -136,12 +137,25 @@ void EventLoop::cancel_all() {
 
 void EventLoop::cancel_background() {
   net::post(context_, [this] {
-    if (health_) health_->stop();
     background_.cancel();
     publish_counts();
   });
 }
 
-void EventLoop::stop() { context_.stop(); }
+void EventLoop::refresh_counts() {
+  net::post(context_, [this] { publish_counts(); });
+}
+
+void EventLoop::finish() {
+  net::post(context_, [this] {
+    for (const auto& listener : listeners_) listener->close();
+    if (health_) health_->stop();
+    background_.cancel();
+    for (auto& session : sessions_) session.abandon();
+    pool_.close_idle();
+    deadlines_.stop();
+    work_.reset();
+  });
+}
 
 }  // namespace handoff::sidecar

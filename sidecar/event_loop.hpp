@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/intrusive/list.hpp>
 #include <cstdint>
 #include <memory>
@@ -36,11 +37,15 @@ class EventLoop {
   void close_listeners();
   void cancel_all();
   void cancel_background();
-  void stop();
+  void refresh_counts();
+  /// Lets go of everything, so that the thread ends by itself once all coroutines have returned.
+  void finish();
+  bool finished() const { return finished_.load(std::memory_order_acquire); }
+  void join() { thread_.join(); }
   std::size_t sessions() const { return session_count_.load(std::memory_order_relaxed); }
   std::size_t background() const { return background_count_.load(std::memory_order_relaxed); }
 
-  /// After stop().
+  /// After the thread has ended.
   const Counters& counters() const { return counters_; }
 
  private:
@@ -68,6 +73,8 @@ class EventLoop {
   std::optional<EngineHealth> health_;
   std::atomic<std::size_t> session_count_{0};
   std::atomic<std::size_t> background_count_{0};
+  std::atomic<bool> finished_{false};
+  std::optional<net::executor_work_guard<Executor>> work_;
   std::thread thread_;
 };
 

@@ -105,7 +105,8 @@ Awaitable<ExchangeOutcome> pass_through(LoopServices& services, RequestContext& 
   }
   const auto answer = failure == LegFailure::upload ? upload_failure_answer(*upload, request.record)
                                                     : decode_failure_answer(failure, request.record);
-  if (co_await relay.send(answer) != RelayEnd::complete) co_return ExchangeOutcome::client_gone;
+  const auto said = co_await relay.send(answer);
+  if (said != RelayEnd::complete) co_return ExchangeOutcome::client_gone;
   co_return cancel.cancelled() ? ExchangeOutcome::cancelled : ExchangeOutcome::answered;
 }
 

@@ -161,29 +161,38 @@ bool ResponseRelay::forward(std::span<const std::string_view> pieces, bool last)
 }
 
 Awaitable<RelayEnd> ResponseRelay::flushed(bool sent) {
-  if (!sent && !co_await client_.flush()) co_return RelayEnd::client_gone;
+  if (!sent) {
+    const bool still_there = co_await client_.flush();
+    if (!still_there) co_return RelayEnd::client_gone;
+  }
   co_return RelayEnd::complete;
 }
 
 Awaitable<RelayEnd> ResponseRelay::send(const Answer& answer) {
   start(answer, /*length_known=*/true);
   const std::string_view body = answer.body;
-  co_return co_await flushed(forward({&body, 1}, true));
+  const bool sent = forward({&body, 1}, true);
+  co_return co_await flushed(sent);
 }
 
 Awaitable<RelayEnd> ResponseRelay::begin(const Answer& head) {
   start(head, /*length_known=*/false);
-  co_return co_await flushed(forward({}, false));
+  const bool sent = forward({}, false);
+  co_return co_await flushed(sent);
 }
 
 Awaitable<RelayEnd> ResponseRelay::write(std::span<const std::string_view> pieces, bool last) {
-  co_return co_await flushed(forward(pieces, last));
+  const bool sent = forward(pieces, last);
+  co_return co_await flushed(sent);
 }
 
 Awaitable<RelayEnd> ResponseRelay::relay(UpstreamLeg& leg, std::string_view held, bool held_is_all) {
   start(leg.head());
   if (held_is_all || !held.empty()) {
-    if (!forward({&held, 1}, held_is_all) && !co_await client_.flush()) co_return RelayEnd::client_gone;
+    if (!forward({&held, 1}, held_is_all)) {
+      const bool still_there = co_await client_.flush();
+      if (!still_there) co_return RelayEnd::client_gone;
+    }
     if (held_is_all) co_return RelayEnd::complete;
   } else {
     const auto body = leg.first();
@@ -194,7 +203,10 @@ Awaitable<RelayEnd> ResponseRelay::relay(UpstreamLeg& leg, std::string_view held
       started_ = false;
       co_return RelayEnd::engine_failed;
     }
-    if (!forward(body.pieces, body.complete) && !co_await client_.flush()) co_return RelayEnd::client_gone;
+    if (!forward(body.pieces, body.complete)) {
+      const bool still_there = co_await client_.flush();
+      if (!still_there) co_return RelayEnd::client_gone;
+    }
     if (body.complete) co_return RelayEnd::complete;
     if (body.failure != LegFailure::none) co_return RelayEnd::engine_failed;
   }
@@ -202,7 +214,10 @@ Awaitable<RelayEnd> ResponseRelay::relay(UpstreamLeg& leg, std::string_view held
     const auto body = co_await leg.read();
     failure_ = body.failure;
     if (!body.pieces.empty() || body.complete) {
-      if (!forward(body.pieces, body.complete) && !co_await client_.flush()) co_return RelayEnd::client_gone;
+      if (!forward(body.pieces, body.complete)) {
+        const bool still_there = co_await client_.flush();
+        if (!still_there) co_return RelayEnd::client_gone;
+      }
     }
     if (body.complete) co_return RelayEnd::complete;
     if (body.failure != LegFailure::none) co_return client_.gone() ? RelayEnd::client_gone : RelayEnd::engine_failed;

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "sidecar/prefill_allowlist.hpp"
 
@@ -21,8 +20,7 @@ struct SidecarConfig {
   // Listening
   std::string bind = "0.0.0.0";
   std::uint16_t port = 8000;
-  std::uint16_t admin_port = 9091;
-  bool admin_enabled = true;
+  std::string admin_port = "9091";  // a port, 0 for none, or auto
   std::uint64_t threads = 0;  // 0: one per core, at most 4
   std::uint64_t max_connections = 10000;
 
@@ -37,7 +35,7 @@ struct SidecarConfig {
   std::string model_name;
 
   // Prefill
-  std::vector<std::string> prefill_allowlist;
+  std::string prefill_allowlist;
   bool allow_client_handoff = false;
   OnPrefillFailure on_prefill_failure = OnPrefillFailure::error;
   std::uint64_t prefill_retries = 0;

@@ -146,7 +146,8 @@ Awaitable<LegFailure> UpstreamLeg::connect() {
   } else {
     net::ip::basic_resolver<tcp, Executor> resolver(context_.context);
     resolving_ = &resolver;
-    auto [ec, found] = co_await resolver.async_resolve(engine.host, std::to_string(engine.port), kTuple);
+    const auto service = std::to_string(engine.port);
+    auto [ec, found] = co_await resolver.async_resolve(engine.host, service, kTuple);
     resolving_ = nullptr;
     if (!ec) {
       for (const auto& entry : found) endpoints.push_back(entry.endpoint());
@@ -202,7 +203,8 @@ Awaitable<LegFailure> UpstreamLeg::send_wire(std::span<iovec> pieces) {
         pieces[at].iov_len -= left;
       }
     } else if (written.status == IoStatus::would_block) {
-      if (!co_await wait_writable()) {
+      const bool ready = co_await wait_writable();
+      if (!ready) {
         const auto why = interrupted();
         co_return why == LegFailure::none ? LegFailure::reset : why;
       }
@@ -251,7 +253,8 @@ Awaitable<LegFailure> UpstreamLeg::send_upload() {
       continue;
     }
     iovec piece{wire.data(), wire.size()};
-    const auto failure = co_await send_wire({&piece, 1});
+    const std::span<iovec> pieces(&piece, 1);
+    const auto failure = co_await send_wire(pieces);
     if (failure != LegFailure::none || cut_short_) co_return failure;
   }
   co_return LegFailure::none;
@@ -259,7 +262,8 @@ Awaitable<LegFailure> UpstreamLeg::send_upload() {
 
 Awaitable<LegFailure> UpstreamLeg::read_head() {
   while (true) {
-    if (!co_await wait_readable()) {
+    const bool ready = co_await wait_readable();
+    if (!ready) {
       const auto why = interrupted();
       co_return why == LegFailure::none ? LegFailure::reset : why;
     }
@@ -317,7 +321,9 @@ UpstreamLeg::Body UpstreamLeg::first() {
 
 Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
   while (true) {
-    if (!read_was_full_ && !co_await wait_readable()) {
+    bool ready = read_was_full_;
+    if (!ready) ready = co_await wait_readable();
+    if (!ready) {
       const auto why = interrupted();
       if (why == LegFailure::none && std::exchange(nudged_, false)) co_return Body{};
       close();
