@@ -11,6 +11,9 @@
 namespace handoff::telemetry {
 namespace {
 
+/// Room kept for the line that tells of drops, which isn't worth building before it fits.
+constexpr std::size_t kNoteBytes = 128;
+
 bool is_socket(int descriptor) {
   struct stat status {};
   return ::fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode);
@@ -21,15 +24,16 @@ bool is_socket(int descriptor) {
 LogBuffer::LogBuffer(int descriptor) : descriptor_(descriptor), is_socket_(is_socket(descriptor)) {}
 
 void LogBuffer::append(std::string_view line, std::string (*note_of_drops)(std::uint64_t)) {
-  const std::string note = dropped_ == 0 ? std::string() : note_of_drops(dropped_);
-  if (size() + note.size() + line.size() > kMaxBytes) {
+  if (size() + kNoteBytes + line.size() > kMaxBytes) {
     ++dropped_;
     return;
   }
-  dropped_ = 0;
-  text_ += note;
+  if (dropped_ != 0) {
+    text_ += note_of_drops(dropped_);
+    dropped_ = 0;
+  }
   text_ += line;
-  bytes_since_flush_ += note.size() + line.size();
+  bytes_since_flush_ += line.size();
 }
 
 void LogBuffer::flush() {

@@ -63,6 +63,8 @@ TEST(Logfmt, Numbers) {
   };
   EXPECT_EQ(text(0.0005), "0.001");
   EXPECT_EQ(text(-12.3456), "-12.346");
+  EXPECT_EQ(text(-0.0001), "0.000");
+  EXPECT_EQ(text(123456789.25), "123456789.250");
   EXPECT_EQ(text(1e300), "1e+300");
   EXPECT_EQ(text(std::nan("")), "nan");
   EXPECT_EQ(text(INFINITY), "inf");
