@@ -94,10 +94,9 @@ Binding bind_declared(DeclaredValues& values, const std::string& name, DeclaredK
 class OptionTable::Reader {
  public:
   Reader(const OptionTable& table, const std::vector<std::string>& arguments, const Environment& environment)
-      : table_(table),
-        environment_(environment),
-        line_(split_arguments(arguments,
-                              [&table](std::string_view flag) { return !request_of(flag).has_value(); })) {}
+      : table_(table), environment_(environment), line_(split_arguments(arguments, [](std::string_view flag) {
+          return !request_of(flag).has_value();
+        })) {}
 
   /// Where a row's value comes from; nothing for the default.
   std::optional<Source> source_of(const Row& row) {
@@ -133,11 +132,11 @@ class OptionTable::Reader {
   }
 
   void warn_of_unknown_names() {
-    for (const auto& [name, value] : environment_.variables()) {
+    for (const auto& variable : environment_.variables()) {
+      const std::string& name = variable.first;
       const auto& prefixes = table_.own_prefixes_;
-      const bool ours =
-          std::any_of(prefixes.begin(), prefixes.end(),
-                      [&name = name](const std::string& prefix) { return name.starts_with(prefix); });
+      const bool ours = std::any_of(prefixes.begin(), prefixes.end(),
+                                    [&name](const std::string& prefix) { return name.starts_with(prefix); });
       if (!ours || table_.is_taken(name)) continue;
       result_.warnings.push_back("environment variable " + printable(name) + " is ignored: " +
                                  (is_service_link_name(name)
