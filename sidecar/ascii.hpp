@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -37,10 +39,30 @@ constexpr std::string_view trim_blanks(std::string_view text) {
   return text;
 }
 
-constexpr bool equals_ignoring_case(std::string_view a, std::string_view b) {
+/// Eight characters at once; bytes above ASCII stay as they are.
+constexpr std::uint64_t ascii_lower_8(std::uint64_t chars) {
+  constexpr std::uint64_t kOnes = 0x0101010101010101;
+  const std::uint64_t seven_bits = chars & (kOnes * 0x7f);
+  // The additions carry into bit 7 of each byte, and no further.
+  const std::uint64_t from_a = seven_bits + kOnes * (0x80 - 'A');
+  const std::uint64_t beyond_z = seven_bits + kOnes * (0x80 - 'Z' - 1);
+  const std::uint64_t capitals = from_a & ~beyond_z & ~chars & (kOnes * 0x80);
+  return chars | capitals >> 2;
+}
+
+/// Runs for every header field, hence eight characters at a time.
+inline bool equals_ignoring_case(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (ascii_lower(a[i]) != ascii_lower(b[i])) return false;
+  std::size_t at = 0;
+  for (; a.size() - at >= 8; at += 8) {
+    std::uint64_t chars_a;
+    std::uint64_t chars_b;
+    std::memcpy(&chars_a, a.data() + at, 8);
+    std::memcpy(&chars_b, b.data() + at, 8);
+    if (ascii_lower_8(chars_a) != ascii_lower_8(chars_b)) return false;
+  }
+  for (; at < a.size(); ++at) {
+    if (ascii_lower(a[at]) != ascii_lower(b[at])) return false;
   }
   return true;
 }
