@@ -25,6 +25,10 @@ class Cursor {
     while (is_space(look())) step();
     return look();
   }
+  bool only_space_left() {
+    next_token();
+    return at_end();
+  }
   bool take(char c) {
     if (next_token() != c) return false;
     step();
@@ -135,10 +139,21 @@ PromptCount count_prompts(std::string_view value) {
 BlockIds classify_block_ids(std::string_view value) {
   Cursor cursor(value);
   if (!cursor.take('[')) return BlockIds::invalid;
-  const char first = cursor.next_token();
-  if (first == ']') return BlockIds::empty;
-  if (first == '[') return take_groups(cursor) ? BlockIds::grouped : BlockIds::invalid;
-  return take_block_id_items(cursor) ? BlockIds::flat : BlockIds::invalid;
+  BlockIds found = BlockIds::flat;
+  bool complete = true;
+  switch (cursor.next_token()) {
+    case ']':
+      found = BlockIds::empty;
+      cursor.step();
+      break;
+    case '[':
+      found = BlockIds::grouped;
+      complete = take_groups(cursor);
+      break;
+    default:
+      complete = take_block_id_items(cursor);
+  }
+  return complete && cursor.only_space_left() ? found : BlockIds::invalid;
 }
 
 }  // namespace handoff::vllm
