@@ -1,13 +1,9 @@
 #include "sidecar/backend_host.hpp"
 
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -17,6 +13,7 @@
 #include <utility>
 
 #include "sidecar/backend_declaration.hpp"
+#include "sidecar/shared_object_file.hpp"
 
 namespace handoff::sidecar {
 namespace {
@@ -40,10 +37,6 @@ std::string version(unsigned major, unsigned minor) {
 const std::string& our_version() {
   static const std::string text = version(HANDOFF_ABI_MAJOR, HANDOFF_ABI_MINOR);
   return text;
-}
-
-std::string error_text(int error) {
-  return std::error_code(error, std::generic_category()).message();
 }
 
 [[noreturn]] void refuse(const std::string& path, const std::string& reason) {
@@ -83,26 +76,6 @@ std::string neighbours(const std::filesystem::path& path) {
   std::string list = "that directory has:";
   for (const auto& name : names) list += ' ' + printable(name);
   return list;
-}
-
-/// Refuses what dlopen() would explain badly, or would search for elsewhere.
-void check_file(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) {
-    const int error = errno;
-    if (error == ENOENT) refuse(path, "the file does not exist; " + neighbours(path));
-    refuse(path, "the file can't be read: " + error_text(error));
-  }
-  struct stat status {};
-  std::array<char, 4> magic{};
-  const bool known = ::fstat(file, &status) == 0;
-  const auto count = known && S_ISREG(status.st_mode) ? ::read(file, magic.data(), magic.size()) : 0;
-  ::close(file);
-  if (!known || !S_ISREG(status.st_mode)) refuse(path, "it is not a regular file");
-  if (status.st_size == 0) refuse(path, "the file is empty");
-  if (count != 4 || std::memcmp(magic.data(), "\177ELF", 4) != 0) {
-    refuse(path, "it is not a shared object (no ELF header)");
-  }
 }
 
 /// What dlerror() says, without the path that most of its messages begin with.
@@ -185,7 +158,11 @@ std::string resolve_backend_path(std::string_view name_or_path, std::string_view
 }
 
 LoadedBackend load_backend(const std::string& path) {
-  check_file(path);
+  if (auto problem = find_file_problem(path); !problem.empty()) {
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) problem += "; " + neighbours(path);
+    refuse(path, problem);
+  }
   // Without a '/' dlopen() would search the library path for another file than the one just checked.
   const auto exact = path.find('/') == std::string::npos ? "./" + path : path;
   // Now: an unresolved symbol stops the start, not request 10,000. Local: two plugins, and the sidecar, may

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -127,10 +128,26 @@ TEST(LoadBackend, RefusesAFileThatIsNoSharedObject) {
   }
 }
 
-TEST(LoadBackend, SaysWhatTheLoaderSaysOfADamagedFile) {
+// dlopen() would map it and die of SIGBUS.
+TEST(LoadBackend, RefusesAFileThatWasCutOff) {
   const Directory directory;
-  const auto path = directory.file("cut.so", "\177ELF");
-  EXPECT_EQ(load_error(path), "cannot load backend " + path + ": file too short");
+  std::ifstream whole(broken("none"), std::ios::binary);
+  const std::string content(std::istreambuf_iterator<char>(whole), {});
+  for (const std::size_t size : {4u, 30u, 64u, 100u, 1000u, 3000u, 8000u}) {
+    ASSERT_LT(size, content.size());
+    const auto path = directory.file("cut.so", content.substr(0, size));
+    EXPECT_THAT(load_error(path),
+                StartsWith("cannot load backend " + path + ": the file is cut off: it has " +
+                           std::to_string(size) + " bytes, at least "));
+  }
+}
+
+TEST(LoadBackend, SaysWhatTheLoaderSaysOfAnotherMachinesObject) {
+  const Directory directory;
+  std::string content(100, '\0');
+  content.replace(0, 5, "\177ELF\1");
+  const auto path = directory.file("other.so", content);
+  EXPECT_THAT(load_error(path), StartsWith("cannot load backend " + path + ": "));
 }
 
 TEST(LoadBackend, RefusesADirectory) {
