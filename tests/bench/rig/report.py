@@ -64,6 +64,12 @@ def disturbances(bench):
     overloaded = sum(entry.get("max_backlog", 0) > entry.get("req_per_s", 0) / 10 for entry in timed)
     if overloaded:
         notes.append(f"The open loop fell more than 0.1 s behind in {overloaded} runs: those tails show an overload.")
+    streams = [entry for entry in timed if "expected_events" in entry]
+    merged = sum(entry["events"] < 0.95 * entry["expected_events"] or entry["receives"] < 0.9 * entry["events"]
+                 for entry in streams)
+    if merged:
+        notes.append(f"Events came late or several at once in {merged} of {len(streams)} stream runs, which makes each "
+                     "one look cheap: C1 and C2 need a calmer machine.")
     shared = bench.product_core == bench.driver_core
     full = sum(entry["cores"].get(str(bench.driver_core), 0) > 0.97 for entry in timed)
     if full:
