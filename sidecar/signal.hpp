@@ -1,9 +1,9 @@
 // Wakes one waiting coroutine of the same loop.
 #pragma once
 
-#include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/post.hpp>
+#include <optional>
 #include <utility>
 
 #include "sidecar/net.hpp"
@@ -21,14 +21,14 @@ class Signal {
       set_ = true;
       return;
     }
-    net::post(executor_, std::move(waiter_));
-    waiter_ = nullptr;
+    net::post(executor_, std::move(*waiter_));
+    waiter_.reset();
   }
 
   Awaitable<> wait() {
     if (!set_) {
       co_await net::async_initiate<decltype(kUseAwaitable), void()>(
-          [](auto handler, Signal* self) { self->waiter_ = std::move(handler); }, kUseAwaitable, this);
+          [](Waiter waiter, Signal* self) { self->waiter_.emplace(std::move(waiter)); }, kUseAwaitable, this);
     }
     set_ = false;
   }
@@ -37,8 +37,10 @@ class Signal {
   void clear() { set_ = false; }
 
  private:
+  using Waiter = net::async_result<net::use_awaitable_t<Executor>, void()>::handler_type;
+
   Executor executor_;
-  net::any_completion_handler<void()> waiter_;
+  std::optional<Waiter> waiter_;
   bool set_ = false;
 };
 
