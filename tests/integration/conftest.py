@@ -201,3 +201,15 @@ def own(request):
 
     with contextlib.ExitStack() as stack:
         yield Own(stack)
+
+
+@pytest.fixture(scope="module")
+def front():
+    """Like `scripted`, but shared within the file: for requests that reach no engine, or one at a time."""
+    with ScriptedEngine() as prefill, ScriptedEngine() as decode, \
+            Sidecar(decode.port, {"DYN_SIDECAR_READY_INTERVAL_MS": "3600000"}) as sidecar:
+        sidecar.wait_log("engine_health", healthy="true")
+        yield Rig(sidecar, prefill, decode)
+        prefill.stop()
+        decode.stop()
+        sidecar.stop()
