@@ -32,7 +32,8 @@ EngineRun::~EngineRun() {
       engine_.blocks().release(blocks);
     }
   }
-  if (!told_p_) send_release(engine_, *remote_);
+  // A dead process tells nobody.
+  if (!told_p_ && !engine_.dead()) send_release(engine_, *remote_);
   switch (ended_) {
     case Ended::kFinished:
       ++engine_.counters().finished;

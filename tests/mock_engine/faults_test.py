@@ -62,6 +62,30 @@ def test_fault_refuse_and_die_reset_the_connection(start):
     assert engine.process.wait(PATIENCE) == 0
 
 
+def test_fault_die_takes_the_running_requests_along(start):
+    p, d = start(), start("--kv-load-ms", "600000")
+    waiting = open_request(d, COMPLETIONS, {**ALL_APIS[COMPLETIONS], "kv_transfer_params": prefill(p)})
+    d.wait(requests__running=1)
+    d.fault(action="die", match={"path": "/v1/chat"})
+    with pytest.raises(OSError):
+        d.post("/v1/chat/completions", ALL_APIS["/v1/chat/completions"])
+    with pytest.raises(ConnectionResetError):
+        waiting.recv(1)
+    waiting.close()
+    state = d.wait(connections=0, requests=0)
+    assert state["dead"] is True and state["releases"]["sent"] == 0
+    assert p.state()["leases"]["live"] == 1
+
+
+def test_sigterm_with_requests_in_every_state_ends_with_zero(start):
+    engine = start("--max-running", "1", "--ttft-ms", "600000")
+    sockets = [open_request(engine, COMPLETIONS, {**ALL_APIS[COMPLETIONS], "stream": bool(i)}) for i in range(2)]
+    engine.wait(requests__running=1, requests__queued=1)
+    assert engine.stop() == 0
+    for s in sockets:
+        s.close()
+
+
 def test_fault_stall_is_noticed_as_an_abort(start):
     engine = start()
     engine.fault(action="stall")

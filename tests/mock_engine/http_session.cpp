@@ -217,6 +217,10 @@ Awaitable<bool> HttpSession::answer(Incoming& incoming) {
     Engine& engine;
     const char* outcome = "aborted";
     ~Closing() {
+      if (engine.config().verbose) {
+        std::fprintf(stderr, "%s %s -> %d %s\n", log.method.c_str(), log.target.c_str(), writer.status(),
+                     outcome);
+      }
       log.status = writer.status();
       log.end_ms = RequestLog::now_ms();
       log.outcome = outcome;
