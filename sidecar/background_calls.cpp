@@ -14,14 +14,16 @@ constexpr std::size_t kMaxRunning = 4096;
 
 struct BackgroundCalls::Running {
   Running(LegContext& legs, Call made)
-      : call(std::move(made)), body(call.body), leg(legs, LegRequest{.engine = call.engine,
-                                                                    .head = call.head,
-                                                                    .body = {&body, 1},
-                                                                    .upload = nullptr,
-                                                                    .is_head = false,
-                                                                    .may_resend = true,
-                                                                    .deadline = call.deadline,
-                                                                    .on_sent = nullptr}) {}
+      : call(std::move(made)),
+        body(call.body),
+        leg(legs, LegRequest{.engine = call.engine,
+                             .head = call.head,
+                             .body = {&body, 1},
+                             .upload = nullptr,
+                             .is_head = false,
+                             .may_resend = true,
+                             .deadline = call.deadline,
+                             .on_sent = nullptr}) {}
   Call call;
   std::string_view body;
   UpstreamLeg leg;

@@ -12,8 +12,9 @@
 
 namespace handoff::sidecar {
 
-/// The background calls of one loop. Each is sent once, read to its end and dropped; its result is counted under its name.
-/// Bounded in time by each call's deadline and in number; what comes on top is counted as dropped.
+/// The background calls of one loop. Each is sent once, read to its end and dropped; its result is counted
+/// under its name. Bounded in time by each call's deadline and in number; what comes on top is counted as
+/// dropped.
 class BackgroundCalls {
  public:
   BackgroundCalls(LegContext& legs, Counters& counters);

@@ -48,7 +48,8 @@ void ClientConnection::on_readable(error_code ec) {
 
 void ClientConnection::check_for_departure() {
   if (!transport_.peer_has_closed()) {
-    // The next request came early, and lies unread until its turn. Readability says nothing any more, so look at times.
+    // The next request came early, and lies unread until its turn. Readability says nothing any more, so look
+    // at times.
     if (!departure_poll_) {
       departure_poll_.emplace(deadline_.queue(), [this] {
         if (on_gone_) check_for_departure();

@@ -186,8 +186,9 @@ Awaitable<ExchangeOutcome> ClientSession::answer_locally(RequestContext& request
   co_return end == RelayEnd::complete ? ExchangeOutcome::answered : ExchangeOutcome::client_gone;
 }
 
-Awaitable<ExchangeOutcome> ClientSession::refuse(RequestContext& request, ResponseRelay& relay, SidecarError error,
-                                                 std::string_view message, std::optional<std::string_view> param) {
+Awaitable<ExchangeOutcome> ClientSession::refuse(RequestContext& request, ResponseRelay& relay,
+                                                 SidecarError error, std::string_view message,
+                                                 std::optional<std::string_view> param) {
   const auto& row = row_of(error);
   request.record.mode = ExchangeMode::refused;
   request.record.error_code = row.code;
@@ -196,8 +197,8 @@ Awaitable<ExchangeOutcome> ClientSession::refuse(RequestContext& request, Respon
   co_return co_await answer_locally(request, relay, answer);
 }
 
-Awaitable<std::optional<ExchangeOutcome>> ClientSession::take_body(RequestContext& request, ResponseRelay& relay,
-                                                                   bool guarded) {
+Awaitable<std::optional<ExchangeOutcome>> ClientSession::take_body(RequestContext& request,
+                                                                   ResponseRelay& relay, bool guarded) {
   const auto& config = services_.plan.config;
   const auto& head = request.head;
   if (!head.has_body()) co_return std::nullopt;
@@ -223,15 +224,16 @@ Awaitable<std::optional<ExchangeOutcome>> ClientSession::take_body(RequestContex
     case BodyReadEnd::overloaded:
       co_return co_await refuse(request, relay, SidecarError::sidecar_overloaded);
     case BodyReadEnd::malformed:
-      co_return co_await refuse(request, relay, SidecarError::bad_request, "The request body is framed wrongly.");
+      co_return co_await refuse(request, relay, SidecarError::bad_request,
+                                "The request body is framed wrongly.");
     default:
       if (draining_) co_return co_await refuse(request, relay, SidecarError::request_cancelled);
       co_return ExchangeOutcome::client_gone;
   }
 }
 
-Awaitable<ExchangeOutcome> ClientSession::handle(const std::shared_ptr<RequestContext>& shared, ResponseRelay& relay,
-                                                 CancelSource& cancel) {
+Awaitable<ExchangeOutcome> ClientSession::handle(const std::shared_ptr<RequestContext>& shared,
+                                                 ResponseRelay& relay, CancelSource& cancel) {
   auto& request = *shared;
   const auto& plan = services_.plan;
   if (const auto refusal = check_head(request.head)) {

@@ -8,8 +8,8 @@
 
 namespace handoff::sidecar {
 
-/// Named counters, written by one loop's thread and read after it has ended. Names come from small fixed sets; should one
-/// not, the number of names is bounded and the rest is counted under "other".
+/// Named counters, written by one loop's thread and read after it has ended. Names come from small fixed
+/// sets; should one not, the number of names is bounded and the rest is counted under "other".
 class Counters {
  public:
   void add(std::string_view name, std::uint64_t amount = 1) {

@@ -31,8 +31,8 @@ struct SharedPlan {
 
 class BackendServices;
 
-/// References to a loop's parts, owned by EventLoop. Nothing in here is touched by another thread, except `plan`, which is
-/// constant, and `readiness`, which is atomic.
+/// References to a loop's parts, owned by EventLoop. Nothing in here is touched by another thread, except
+/// `plan`, which is constant, and `readiness`, which is atomic.
 struct LoopServices {
   const SharedPlan& plan;
   Readiness& readiness;

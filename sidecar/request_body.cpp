@@ -9,7 +9,8 @@ namespace handoff::sidecar {
 namespace {
 
 constexpr std::size_t kFirstRoom = 16 * 1024;
-// A body that says it is larger than this is given room as it comes, so that claiming a size costs the claimant.
+// A body that says it is larger than this is given room as it comes, so that claiming a size costs the
+// claimant.
 constexpr std::size_t kTrustedLength = 1024 * 1024;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -57,7 +58,9 @@ Awaitable<BodyReadEnd> read_fixed(ClientConnection& client, std::uint64_t length
 
 }  // namespace
 
-void RequestBody::Free::operator()(char* data) const { std::free(data); }
+void RequestBody::Free::operator()(char* data) const {
+  std::free(data);
+}
 
 bool RequestBody::reserve_more(std::size_t more) {
   if (capacity_ - size_ >= more) return true;
@@ -118,8 +121,9 @@ Awaitable<BodyReadEnd> read_body(ClientConnection& client, http1::RequestParser&
   }
 }
 
-ClientUpload::ClientUpload(ClientConnection& client, http1::RequestParser& parser, const http1::RequestHead& head,
-                           std::string_view prefix, std::span<char> scratch, milliseconds silence_limit)
+ClientUpload::ClientUpload(ClientConnection& client, http1::RequestParser& parser,
+                           const http1::RequestHead& head, std::string_view prefix, std::span<char> scratch,
+                           milliseconds silence_limit)
     : client_(client),
       parser_(parser),
       head_(head),

@@ -14,8 +14,8 @@
 
 namespace handoff::sidecar {
 
-/// Everything that lives as long as a request is being served: head, body and what was found in them. Shared by the
-/// session and the legs that outlive an answer (lingering ones), so that what they refer to stays.
+/// Everything that lives as long as a request is being served: head, body and what was found in them. Shared
+/// by the session and the legs that outlive an answer (lingering ones), so that what they refer to stays.
 struct RequestContext {
   explicit RequestContext(MemoryBudget& budget) : body(budget) {}
 

@@ -12,11 +12,11 @@ namespace handoff::sidecar {
 /// What main() is to do.
 struct StartUp {
   enum class What { run, print_and_exit, refuse } what = What::run;
-  std::string text;                         // print_and_exit: for standard output; refuse: for standard error
+  std::string text;  // print_and_exit: for standard output; refuse: for standard error
   SharedPlan plan;
   std::vector<std::string> backend_values;  // one per key that the backend declares
   std::vector<std::string> warnings;
-  std::string settings;                     // effective, NAME=value lines, secrets masked
+  std::string settings;  // effective, NAME=value lines, secrets masked
 };
 
 /// Loads the backend, reads every setting, and checks all of it at once.

@@ -92,8 +92,10 @@ Awaitable<LegFailure> UpstreamLeg::open() {
     overall_->arm(request_.deadline);
   }
   auto failure = co_await attempt(/*allow_kept=*/true);
-  if (failure == LegFailure::reset && reused_ && !reply_started_ && request_.may_resend && request_.upload == nullptr) {
-    // The engine closed a kept connection just as we used it. Nothing was answered, and sending again does no harm.
+  if (failure == LegFailure::reset && reused_ && !reply_started_ && request_.may_resend &&
+      request_.upload == nullptr) {
+    // The engine closed a kept connection just as we used it. Nothing was answered, and sending again does no
+    // harm.
     failure = co_await attempt(/*allow_kept=*/false);
   }
   if (failure != LegFailure::none) close();
@@ -177,7 +179,7 @@ Awaitable<bool> UpstreamLeg::wait_readable() {
   connection_->deadline.arm(context_.read_timeout);
   const bool ready = co_await connection_->transport.wait_readable();
   if (connection_) connection_->deadline.disarm();
-  co_return ready && interrupted() == LegFailure::none;
+  co_return ready&& interrupted() == LegFailure::none;
 }
 
 Awaitable<bool> UpstreamLeg::wait_writable() {
@@ -185,10 +187,12 @@ Awaitable<bool> UpstreamLeg::wait_writable() {
   // An engine may answer before it has taken the whole body (413, say), and then stop reading.
   const bool ready = co_await connection_->transport.wait_either();
   if (connection_) connection_->deadline.disarm();
-  co_return ready && interrupted() == LegFailure::none;
+  co_return ready&& interrupted() == LegFailure::none;
 }
 
-bool UpstreamLeg::early_reply() const { return !connection_->transport.is_quiet(); }
+bool UpstreamLeg::early_reply() const {
+  return !connection_->transport.is_quiet();
+}
 
 Awaitable<LegFailure> UpstreamLeg::send_wire(std::span<iovec> pieces) {
   std::size_t at = 0;
@@ -230,7 +234,8 @@ Awaitable<LegFailure> UpstreamLeg::send() {
     if (!piece.empty()) wire.push_back({const_cast<char*>(piece.data()), piece.size()});
   }
   auto failure = co_await send_wire(wire);
-  if (failure == LegFailure::none && request_.upload != nullptr && !cut_short_) failure = co_await send_upload();
+  if (failure == LegFailure::none && request_.upload != nullptr && !cut_short_)
+    failure = co_await send_upload();
   if (failure == LegFailure::none) times_.sent = Clock::now();
   if (failure == LegFailure::none && request_.on_sent) request_.on_sent();
   co_return failure;
@@ -285,7 +290,8 @@ Awaitable<LegFailure> UpstreamLeg::read_head() {
       }
       // Upgrades were never asked for, so 101 is as wrong as broken syntax.
       if (parsed.status != http1::HeadStatus::complete || head_.status == 101 || head_.status < 100) {
-        co_return parsed.status == http1::HeadStatus::too_large ? LegFailure::too_large : LegFailure::malformed;
+        co_return parsed.status == http1::HeadStatus::too_large ? LegFailure::too_large
+                                                                : LegFailure::malformed;
       }
       data.remove_prefix(parsed.consumed);
       if (head_.status >= 200) {
@@ -312,7 +318,8 @@ UpstreamLeg::Body UpstreamLeg::first() {
     return {LegFailure::none, true, {}};
   }
   if (carry_.empty()) return {};
-  // first() is called right after open(), but the loop may have served others in between: the bytes are our own.
+  // first() is called right after open(), but the loop may have served others in between: the bytes are our
+  // own.
   std::string data = std::move(carry_);
   carry_.clear();
   first_bytes_ = std::move(data);
@@ -373,7 +380,8 @@ UpstreamLeg::Body UpstreamLeg::finish_at_end() {
 void UpstreamLeg::release() {
   times_.done = Clock::now();
   overall_.reset();
-  // Bytes behind the reply, or a request that was answered before it was sent: the connection's state is unknown.
+  // Bytes behind the reply, or a request that was answered before it was sent: the connection's state is
+  // unknown.
   const bool clean = carry_.empty() && head_.keep_alive && fully_sent();
   connection_->deadline.disarm();
   connection_->on_deadline = nullptr;

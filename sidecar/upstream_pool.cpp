@@ -15,7 +15,9 @@ EngineAddress make_engine_address(std::string_view host, std::uint16_t port) {
 }
 
 UpstreamConnection::UpstreamConnection(DeadlineQueue& deadlines, Socket socket, std::string connection_key)
-    : transport(std::move(socket)), deadline(deadlines, [this] { on_deadline(); }), key(std::move(connection_key)) {}
+    : transport(std::move(socket)),
+      deadline(deadlines, [this] { on_deadline(); }),
+      key(std::move(connection_key)) {}
 
 UpstreamPool::UpstreamPool(DeadlineQueue& deadlines, milliseconds idle_limit, std::size_t max_idle)
     : deadlines_(deadlines), idle_limit_(idle_limit), max_idle_(max_idle) {}
@@ -52,7 +54,8 @@ void UpstreamPool::drop(UpstreamConnection& connection) {
   const auto found = idle_.find(connection.key);
   if (found == idle_.end()) return;
   auto& kept = found->second;
-  const auto at = std::find_if(kept.begin(), kept.end(), [&](const auto& other) { return other.get() == &connection; });
+  const auto at =
+      std::find_if(kept.begin(), kept.end(), [&](const auto& other) { return other.get() == &connection; });
   if (at == kept.end()) return;
   auto doomed = std::move(*at);  // outlives its own deadline's call
   kept.erase(at);
