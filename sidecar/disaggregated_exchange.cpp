@@ -184,6 +184,11 @@ Awaitable<> DisaggregatedExchange::run_leg(Leg& leg) {
   if (failure != LegFailure::none || leg.given_up) leg.upstream->close();
   if (leg.given_up) co_return;
   if (leg.relayed && failure == LegFailure::none) co_return;  // the answer is out: nothing is left to decide
+  const bool was_to_answer = leg.reply == HANDOFF_REPLY_RELAY || leg.relay_requested;
+  if (failure != LegFailure::none && was_to_answer && claim_ == Claim::leg && !relay_.started()) {
+    leg.relayed = false;
+    claim_ = Claim::none;  // nothing was said yet: the backend may still find another answer
+  }
   push({failure == LegFailure::none ? HANDOFF_EVENT_LEG_DONE : HANDOFF_EVENT_LEG_FAILED, &leg, {}});
 }
 
@@ -261,11 +266,7 @@ Awaitable<LegFailure> DisaggregatedExchange::relay_running(Leg& leg) {
   const auto end = co_await relay_.relay(*leg.upstream, held, false);
   --relaying_;
   signal_.notify();
-  if (end == RelayEnd::engine_failed && !relay_.started()) {
-    leg.relayed = false;
-    claim_ = Claim::none;  // nothing was said yet: the backend may still find another answer
-    co_return relay_.failure();
-  }
+  if (end == RelayEnd::engine_failed && !relay_.started()) co_return relay_.failure();
   note_relay_end(end);
   co_return end == RelayEnd::complete ? LegFailure::none : relay_.failure();
 }
