@@ -17,6 +17,7 @@ class Fault:
     may: str = VISIBLE
     statuses: tuple = ()  # that the answer must have, if it is no 200 and not broken; empty: any error
     never_ok: bool = False  # a complete 200 would be a lie
+    generation_only: bool = False
     whole_replies_only: bool = False  # of a stream, whose length is unknown, it would make something else
 
 
@@ -87,7 +88,7 @@ def decode_faults():
         faults.append(Fault(f"status-{status}", rule, statuses=(status,), never_ok=True))
     faults += [
         Fault("early", {"action": "early_response", "status": 413, "body": "too much"}, statuses=(413,), never_ok=True),
-        Fault("reject", {"action": "reject", "status": 400}, statuses=(400,), never_ok=True),
+        Fault("reject", {"action": "reject", "status": 400}, statuses=(400,), never_ok=True, generation_only=True),
         Fault("short-length", {"action": "framing", "kind": "short_length"}, GARBLED, whole_replies_only=True),
         Fault("gzip", {"action": "gzip"}, HARMLESS),
     ]

@@ -34,23 +34,23 @@ SANITIZED = os.environ.get("HANDOFF_SANITIZED", "") != ""
 
 # An answer must come within this, whatever the faults: far above every time-out below.
 ANSWER_LIMIT = 60.0
-LEASE_SCALE = 0.15  # of 30 s: above what a healthy handoff can take, short enough to wait for
+LEASE_SCALE = 0.3  # of 30 s: above what a healthy handoff can take, short enough to wait for
 SETTINGS = {
     "DYN_SIDECAR_THREADS": "2",
     "DYN_SIDECAR_CONNECT_TIMEOUT_MS": "2000",
-    "DYN_SIDECAR_READ_TIMEOUT_MS": "1200",
-    "DYN_SIDECAR_PREFILL_DEADLINE_MS": "4000",
+    "DYN_SIDECAR_READ_TIMEOUT_MS": "4000",
+    "DYN_SIDECAR_PREFILL_DEADLINE_MS": "8000",
     "DYN_SIDECAR_CLIENT_HEADER_TIMEOUT_MS": "5000",
     "DYN_SIDECAR_CLIENT_BODY_TIMEOUT_MS": "10000",
     "DYN_SIDECAR_MAX_PREFILL_RESPONSE_BYTES": "2097152",
     "DYN_SIDECAR_DRAIN_DELAY_MS": "100",
-    "DYN_SIDECAR_DRAIN_TIMEOUT_MS": "5000",
+    "DYN_SIDECAR_DRAIN_TIMEOUT_MS": "20000",
     "DYN_SIDECAR_READY_INTERVAL_MS": "500",
 }
 if SANITIZED:  # everything takes longer, the faults too
-    SETTINGS.update(DYN_SIDECAR_READ_TIMEOUT_MS="4000", DYN_SIDECAR_PREFILL_DEADLINE_MS="9000",
-                    DYN_SIDECAR_DRAIN_TIMEOUT_MS="10000")
-    LEASE_SCALE = 0.5
+    SETTINGS.update(DYN_SIDECAR_READ_TIMEOUT_MS="8000", DYN_SIDECAR_PREFILL_DEADLINE_MS="15000",
+                    DYN_SIDECAR_CLIENT_HEADER_TIMEOUT_MS="20000")
+    LEASE_SCALE = 0.6
 
 
 class Engines:
@@ -113,7 +113,9 @@ class Request:
             self.headers.append((faults.PREFILL_HEADER, self.prefill_fault.name))
         elif not shape.local and rng.random() < 0.2:
             candidates = run.engines.decode_faults
-            if shape.stream or shape.method != "POST" or not shape.text:  # only there is it cut off in one write
+            if not shape.text:
+                candidates = [fault for fault in candidates if not fault.generation_only]
+            if shape.stream or not shape.text:
                 candidates = [fault for fault in candidates if not fault.whole_replies_only]
             self.decode_fault = rng.choice(candidates)
             self.headers.append((faults.DECODE_HEADER, self.decode_fault.name))
@@ -151,12 +153,13 @@ class Request:
 
     def judge(self, answer):
         """None if a complete answer is one that this request may get."""
-        if self.shape.method == "HEAD" and answer.status == 200:
+        shape = self.shape
+        if shape.method == "HEAD" and answer.status == 200:
             return None
         fault = self.prefill_fault or self.decode_fault
         harmless = fault is None or fault.may == faults.HARMLESS
-        if answer.status == 200 and self.shape.status == 200:
-            wrong = shapes.check_body(self.shape, answer)
+        if answer.status == 200 and shape.status == 200:
+            wrong = shapes.check_body(shape, answer)
             if fault is not None and fault.never_ok:
                 return f"200 in spite of {fault.name}"
             if wrong is None or (fault is not None and fault.may == faults.GARBLED and wrong != "wrong KV"):
@@ -164,8 +167,10 @@ class Request:
             if wrong == "in-band error" and self.is_stormy():
                 return None  # the engine with the handoff's blocks died before decode had them
             return wrong
-        if answer.status == self.shape.status:
+        if answer.status == shape.status:
             return None
+        if answer.status == 502 and not shape.text and b"closed the connection without an answer" in answer.body:
+            return None  # lost to an idle connection's close; sending a POST of unknown effect again is not ours to do
         if harmless and not self.is_stormy():
             return f"status {answer.status} without a reason: {answer.body[:200]!r}"
         if answer.status < 400:
