@@ -114,6 +114,7 @@ Awaitable<LegFailure> UpstreamLeg::attempt(bool allow_kept) {
   } else {
     const auto failure = co_await connect();
     if (failure != LegFailure::none) co_return failure;
+    if (const auto why = interrupted(); why != LegFailure::none) co_return why;
   }
   connection_->on_deadline = [this] {
     silent_too_long_ = true;
@@ -174,6 +175,7 @@ Awaitable<LegFailure> UpstreamLeg::connect_one(const tcp::endpoint& endpoint, So
 }
 
 Awaitable<bool> UpstreamLeg::wait_readable() {
+  if (interrupted() != LegFailure::none) co_return false;  // it came while nobody waited here
   connection_->deadline.arm(context_.read_timeout);
   const bool ready = co_await connection_->transport.wait_readable();
   if (connection_) connection_->deadline.disarm();
@@ -181,6 +183,7 @@ Awaitable<bool> UpstreamLeg::wait_readable() {
 }
 
 Awaitable<bool> UpstreamLeg::wait_writable() {
+  if (interrupted() != LegFailure::none) co_return false;
   connection_->deadline.arm(context_.read_timeout);
   // An engine may answer before it has taken the whole body (413, say), and then stop reading.
   const bool ready = co_await connection_->transport.wait_either();
