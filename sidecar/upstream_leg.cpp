@@ -59,6 +59,7 @@ void UpstreamLeg::cancel() {
 }
 
 void UpstreamLeg::nudge() {
+  if (!reading_) return;
   nudged_ = true;
   if (connection_) connection_->transport.cancel_waits();
 }
@@ -325,7 +326,11 @@ UpstreamLeg::Body UpstreamLeg::first() {
 Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
   while (true) {
     bool ready = read_was_full_;
-    if (!ready) ready = co_await wait_readable();
+    if (!ready) {
+      reading_ = true;
+      ready = co_await wait_readable();
+      reading_ = false;
+    }
     if (!ready) {
       const auto why = interrupted();
       if (why == LegFailure::none && std::exchange(nudged_, false)) co_return Body{};
