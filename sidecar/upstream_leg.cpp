@@ -109,7 +109,7 @@ Awaitable<LegFailure> UpstreamLeg::attempt(bool allow_kept) {
   carry_.clear();
   parser_ = http1::ResponseParser(request_.is_head);
   if (cancelled_) co_return LegFailure::cancelled;
-  if (allow_kept) connection_ = context_.pool.take(request_.engine, !request_.may_resend);
+  if (allow_kept) connection_ = context_.pool.take(request_.engine);
   if (connection_) {
     reused_ = true;
   } else {
