@@ -34,7 +34,7 @@ BackgroundCalls::BackgroundCalls(LegContext& legs, Counters& counters)
 BackgroundCalls::~BackgroundCalls() = default;
 
 void BackgroundCalls::start(Call call) {
-  if (running_.size() >= kMaxRunning) {
+  if (cancelled_ || running_.size() >= kMaxRunning) {
     counters_.add("background." + call.name + ".dropped");
     return;
   }
@@ -48,6 +48,7 @@ void BackgroundCalls::start(Call call) {
 }
 
 void BackgroundCalls::cancel() {
+  cancelled_ = true;
   for (const auto& running : running_) running->leg.cancel();
 }
 

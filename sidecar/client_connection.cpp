@@ -84,7 +84,9 @@ void ClientConnection::unwatch() {
 Awaitable<ClientEvent> ClientConnection::wait_for_bytes(milliseconds limit) {
   if (stopped_) co_return ClientEvent::stopped;
   if (gone_) co_return ClientEvent::gone;
-  if (!std::exchange(may_have_bytes_, false)) {
+  // What was readable a while ago may have been read since.
+  const bool readable = std::exchange(may_have_bytes_, false) && !transport_.is_quiet();
+  if (!readable) {
     timed_out_ = false;
     waiting_ = true;
     readable_.clear();

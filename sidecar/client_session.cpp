@@ -128,6 +128,7 @@ Awaitable<bool> ClientSession::serve_one() {
   auto& record = request->record;
   begin_record(*request);
   unread_request_ = *status != http1::HeadStatus::complete;
+  body_taken_ = false;
   switch (*status) {
     case http1::HeadStatus::complete:
       record.outcome = co_await handle(request, relay, cancel);
@@ -173,7 +174,7 @@ void ClientSession::begin_record(RequestContext& request) {
 Awaitable<ExchangeOutcome> ClientSession::answer_locally(RequestContext& request, ResponseRelay& relay,
                                                          const Answer& answer) {
   const auto& head = request.head;
-  if (head.has_body() && !unread_request_) {
+  if (head.has_body() && !body_taken_ && !unread_request_) {
     auto& inbox = client_->inbox;
     if (!head.chunked && head.content_length.value_or(0) <= inbox.size()) {
       inbox.erase(0, static_cast<std::size_t>(*head.content_length));  // it came along: just skip it
@@ -211,7 +212,8 @@ Awaitable<std::optional<ExchangeOutcome>> ClientSession::take_body(RequestContex
   const auto end = co_await read_body(*client_, request.parser, head, config.max_request_bytes,
                                       config.client_body_timeout, services_.scratch, request.body);
   request.record.bytes_in = request.body.size();
-  if (end == BodyReadEnd::complete) co_return std::nullopt;
+  body_taken_ = end == BodyReadEnd::complete;
+  if (body_taken_) co_return std::nullopt;
   unread_request_ = true;
   switch (end) {
     case BodyReadEnd::over_limit:

@@ -55,6 +55,7 @@ class ClientSession : public boost::intrusive::list_base_hook<> {
   CancelSource* current_ = nullptr;  // of the request being served
   bool draining_ = false;
   bool unread_request_ = false;
+  bool body_taken_ = false;  // the present request's body has left the inbox
 };
 
 }  // namespace handoff::sidecar

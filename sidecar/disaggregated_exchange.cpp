@@ -188,6 +188,11 @@ Awaitable<> DisaggregatedExchange::run_leg(Leg& leg) {
   if (failure != LegFailure::none || leg.given_up) leg.upstream->close();
   if (leg.given_up) co_return;
   if (leg.relayed && failure == LegFailure::none) co_return;  // the answer is out: nothing is left to decide
+  const bool was_to_answer = leg.reply == HANDOFF_REPLY_RELAY || leg.relay_requested;
+  if (failure != LegFailure::none && was_to_answer && claim_ == Claim::leg && !relay_.started()) {
+    leg.relayed = false;
+    claim_ = Claim::none;  // nothing was said yet: the backend may still find another answer
+  }
   push({failure == LegFailure::none ? HANDOFF_EVENT_LEG_DONE : HANDOFF_EVENT_LEG_FAILED, &leg, {}});
 }
 
@@ -227,7 +232,7 @@ bool DisaggregatedExchange::keep(Leg& leg, std::span<const std::string_view> pie
 
 Awaitable<LegFailure> DisaggregatedExchange::receive(Leg& leg) {
   if ((leg.flags & HANDOFF_LEG_WANT_HEAD) != 0) push({HANDOFF_EVENT_LEG_HEAD, &leg, {}});
-  if (leg.reply == HANDOFF_REPLY_RELAY) co_return co_await relay_running(leg);
+  if (leg.reply == HANDOFF_REPLY_RELAY) co_return co_await relay_running(leg, /*is_whole=*/false);
   const bool wants_pieces = leg.reply == HANDOFF_REPLY_STREAM ||
                             (leg.reply == HANDOFF_REPLY_HOLD && (leg.flags & HANDOFF_LEG_WANT_BODY) != 0);
   const auto length = leg.upstream->head().content_length.value_or(0);
@@ -251,28 +256,25 @@ Awaitable<LegFailure> DisaggregatedExchange::receive(Leg& leg) {
       if (leg.reply == HANDOFF_REPLY_STREAM)
         co_await leg.wake.wait();  // until the backend, and the client, took it
     }
+    if (complete && leg.relay_requested) co_return co_await relay_running(leg, /*is_whole=*/true);
     if (complete) co_return LegFailure::none;
     while (leg.reply == HANDOFF_REPLY_HOLD && leg.collected.size() >= services_.plan.config.max_held_bytes &&
            !leg.relay_requested && !leg.given_up) {
       co_await leg.wake.wait();
     }
-    if (leg.relay_requested) co_return co_await relay_running(leg);
+    if (leg.relay_requested) co_return co_await relay_running(leg, /*is_whole=*/false);
     body = co_await leg.upstream->read();
   }
 }
 
-Awaitable<LegFailure> DisaggregatedExchange::relay_running(Leg& leg) {
+Awaitable<LegFailure> DisaggregatedExchange::relay_running(Leg& leg, bool is_whole) {
   ++relaying_;
   leg.relayed = true;
   const auto held = std::exchange(leg.collected, {});
-  const auto end = co_await relay_.relay(*leg.upstream, held, false);
+  const auto end = co_await relay_.relay(*leg.upstream, held, is_whole);
   --relaying_;
   signal_.notify();
-  if (end == RelayEnd::engine_failed && !relay_.started()) {
-    leg.relayed = false;
-    claim_ = Claim::none;  // nothing was said yet: the backend may still find another answer
-    co_return relay_.failure();
-  }
+  if (end == RelayEnd::engine_failed && !relay_.started()) co_return relay_.failure();
   note_relay_end(end);
   co_return end == RelayEnd::complete ? LegFailure::none : relay_.failure();
 }

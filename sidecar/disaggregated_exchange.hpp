@@ -94,7 +94,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   Awaitable<> run_leg(Leg& leg);
   Awaitable<LegFailure> open_with_retries(Leg& leg);
   Awaitable<LegFailure> receive(Leg& leg);
-  Awaitable<LegFailure> relay_running(Leg& leg);
+  Awaitable<LegFailure> relay_running(Leg& leg, bool is_whole);
   bool keep(Leg& leg, std::span<const std::string_view> pieces);
   void spawn(Leg& leg);
   void give_up(Leg& leg);

@@ -59,6 +59,7 @@ void UpstreamLeg::cancel() {
 }
 
 void UpstreamLeg::nudge() {
+  if (!reading_) return;
   nudged_ = true;
   if (connection_) connection_->transport.cancel_waits();
 }
@@ -110,12 +111,13 @@ Awaitable<LegFailure> UpstreamLeg::attempt(bool allow_kept) {
   carry_.clear();
   parser_ = http1::ResponseParser(request_.is_head);
   if (cancelled_) co_return LegFailure::cancelled;
-  if (allow_kept) connection_ = context_.pool.take(request_.engine, !request_.may_resend);
+  if (allow_kept) connection_ = context_.pool.take(request_.engine);
   if (connection_) {
     reused_ = true;
   } else {
     const auto failure = co_await connect();
     if (failure != LegFailure::none) co_return failure;
+    if (const auto why = interrupted(); why != LegFailure::none) co_return why;
   }
   connection_->on_deadline = [this] {
     silent_too_long_ = true;
@@ -176,6 +178,7 @@ Awaitable<LegFailure> UpstreamLeg::connect_one(const tcp::endpoint& endpoint, So
 }
 
 Awaitable<bool> UpstreamLeg::wait_readable() {
+  if (interrupted() != LegFailure::none) co_return false;  // it came while nobody waited here
   connection_->deadline.arm(context_.read_timeout);
   const bool ready = co_await connection_->transport.wait_readable();
   if (connection_) connection_->deadline.disarm();
@@ -183,6 +186,7 @@ Awaitable<bool> UpstreamLeg::wait_readable() {
 }
 
 Awaitable<bool> UpstreamLeg::wait_writable() {
+  if (interrupted() != LegFailure::none) co_return false;
   connection_->deadline.arm(context_.read_timeout);
   // An engine may answer before it has taken the whole body (413, say), and then stop reading.
   const bool ready = co_await connection_->transport.wait_either();
@@ -329,7 +333,11 @@ UpstreamLeg::Body UpstreamLeg::first() {
 Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
   while (true) {
     bool ready = read_was_full_;
-    if (!ready) ready = co_await wait_readable();
+    if (!ready) {
+      reading_ = true;
+      ready = co_await wait_readable();
+      reading_ = false;
+    }
     if (!ready) {
       const auto why = interrupted();
       if (why == LegFailure::none && std::exchange(nudged_, false)) co_return Body{};

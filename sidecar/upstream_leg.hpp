@@ -100,7 +100,8 @@ class UpstreamLeg {
 
   /// Makes open() and read() end soon with `cancelled`. May be called from anywhere on the loop.
   void cancel();
-  /// Makes a suspended read() return with nothing, so that its caller can look at what has changed.
+  /// Makes a suspended read() return with nothing, so that its caller can look at what has changed. Without one, nothing
+  /// happens: open() goes on.
   void nudge();
   /// Closes the connection now; only when neither open() nor read() is suspended.
   void close();
@@ -148,6 +149,7 @@ class UpstreamLeg {
   bool reply_started_ = false;
   bool reused_ = false;
   bool cancelled_ = false;
+  bool reading_ = false;
   bool nudged_ = false;
   bool silent_too_long_ = false;
   bool past_deadline_ = false;

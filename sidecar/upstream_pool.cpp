@@ -22,7 +22,7 @@ UpstreamConnection::UpstreamConnection(DeadlineQueue& deadlines, Socket socket, 
 UpstreamPool::UpstreamPool(DeadlineQueue& deadlines, milliseconds idle_limit, std::size_t max_idle)
     : deadlines_(deadlines), idle_limit_(idle_limit), max_idle_(max_idle) {}
 
-std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engine, bool must_be_alive) {
+std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engine) {
   const auto found = idle_.find(engine.authority);
   if (found == idle_.end()) return nullptr;
   auto& kept = found->second;
@@ -30,7 +30,8 @@ std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engi
     auto connection = std::move(kept.back());
     kept.pop_back();
     --idle_count_;
-    if (must_be_alive && !connection->transport.is_quiet()) continue;
+    // Closed by the engine, or it said something that nobody asked for: that would be read as the next request's answer.
+    if (!connection->transport.is_quiet()) continue;
     if (kept.empty()) idle_.erase(found);
     connection->deadline.disarm();
     connection->on_deadline = nullptr;
