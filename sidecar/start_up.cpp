@@ -150,4 +150,17 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
   return result;
 }
 
+std::string settings_markdown(const std::vector<std::string>& backends) {
+  SidecarConfig config;
+  config::DeclaredValues declared;
+  config::OptionTable table;
+  declare_options(table, config);
+  std::vector<LoadedBackend> loaded;  // the rows refer to their texts
+  for (const auto& backend : backends) {
+    loaded.push_back(load_backend(resolve_backend_path(backend, {})));
+    declare_backend_keys(table, loaded.back(), declared);
+  }
+  return table.markdown_table();
+}
+
 }  // namespace handoff::sidecar
