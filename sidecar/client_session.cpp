@@ -115,7 +115,7 @@ Awaitable<std::optional<http1::HeadStatus>> ClientSession::read_head(RequestCont
 }
 
 Awaitable<bool> ClientSession::serve_one() {
-  auto request = std::make_shared<RequestContext>(services_.budget);
+  auto request = services_.requests.take();
   CancelSource cancel;
   current_ = &cancel;
   const auto sent_before = client_->bytes_sent();

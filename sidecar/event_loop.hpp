@@ -60,6 +60,7 @@ class EventLoop {
   std::vector<char> scratch_;
   Counters counters_;
   MemoryBudget budget_;
+  RequestPool requests_{budget_};
   UpstreamPool pool_;
   LegContext legs_;
   BackgroundCalls background_;

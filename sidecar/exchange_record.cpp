@@ -60,6 +60,22 @@ std::string_view name_of(ExchangeOutcome outcome) {
   return "unknown";
 }
 
+void ExchangeRecord::clear() {
+  request_id.clear();
+  method = {};
+  path.clear();
+  mode = ExchangeMode::refused;
+  outcome = ExchangeOutcome::answered;
+  reason.clear();
+  prefill_endpoint.clear();
+  status = 0;
+  error_code.clear();
+  is_probe = false;
+  prefill = decode = auxiliary = {};
+  bytes_in = bytes_out = 0;
+  started = Clock::now();
+}
+
 LegRecord& ExchangeRecord::leg(std::uint32_t role) {
   if (role == HANDOFF_ROLE_PREFILL) return prefill;
   return role == HANDOFF_ROLE_DECODE ? decode : auxiliary;
@@ -77,8 +93,8 @@ void finish_exchange(const ExchangeRecord& record, Counters& counters) {
   counters.add(name_of(record.outcome));
   counters.add(name_of(record.mode));
   if (record.mode == ExchangeMode::decode_only && !record.reason.empty())
-    counters.add("decode_only." + record.reason);
-  if (!record.error_code.empty()) counters.add("error." + record.error_code);
+    counters.add("decode_only", record.reason);
+  if (!record.error_code.empty()) counters.add("error", record.error_code);
 
   const auto level = level_of(record);
   if (!telemetry::log_enabled(level)) return;

@@ -44,6 +44,8 @@ struct ExchangeRecord {
   Clock::time_point started = Clock::now();
 
   LegRecord& leg(std::uint32_t role);
+  /// Ready for the next exchange; keeps the strings' memory.
+  void clear();
 };
 
 void record_leg(LegRecord& record, const UpstreamLeg& leg, LegFailure failure);

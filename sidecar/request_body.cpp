@@ -9,6 +9,7 @@ namespace handoff::sidecar {
 namespace {
 
 constexpr std::size_t kFirstRoom = 16 * 1024;
+constexpr std::size_t kKept = 16 * 1024;
 // A body that says it is larger than this is given room as it comes, so that claiming a size costs the
 // claimant.
 constexpr std::size_t kTrustedLength = 1024 * 1024;
@@ -72,6 +73,14 @@ bool RequestBody::reserve_more(std::size_t more) {
   data_.reset(grown);
   capacity_ = wanted;
   return true;
+}
+
+void RequestBody::clear() {
+  size_ = 0;
+  if (capacity_ <= kKept) return;
+  data_.reset();
+  capacity_ = 0;
+  share_.release();
 }
 
 bool RequestBody::append(std::string_view bytes) {

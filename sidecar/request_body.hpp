@@ -19,7 +19,8 @@ namespace handoff::sidecar {
 class RequestBody {
  public:
   explicit RequestBody(MemoryBudget& budget) : share_(budget) {}
-  RequestBody(RequestBody&&) noexcept = default;
+  /// Empty again. A small buffer is kept for the next body.
+  void clear();
 
   std::string_view view() const { return {data_.get(), size_}; }
   std::size_t size() const { return size_; }

@@ -122,7 +122,9 @@ Awaitable<> Sidecar::stop_after_signal() {
 void Sidecar::log_totals() const {
   std::map<std::string, std::uint64_t, std::less<>> totals;
   for (const auto& loop : loops_) {
-    for (const auto& [name, value] : loop->counters().values()) totals[name] += value;
+    for (const auto& entry : loop->counters().entries()) {
+      totals[entry.group.empty() ? entry.name : entry.group + "." + entry.name] += entry.value;
+    }
   }
   telemetry::LogLine line(telemetry::Level::info, "stopped");
   for (const auto& [name, value] : totals) line.field(name, value);

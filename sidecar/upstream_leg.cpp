@@ -109,7 +109,7 @@ Awaitable<LegFailure> UpstreamLeg::attempt(bool allow_kept) {
   cut_short_ = false;
   times_.sent = {};
   carry_.clear();
-  parser_ = http1::ResponseParser(request_.is_head);
+  parser_.reset();
   if (cancelled_) co_return LegFailure::cancelled;
   if (allow_kept) connection_ = context_.pool.take(request_.engine);
   if (connection_) {
@@ -303,7 +303,7 @@ Awaitable<LegFailure> UpstreamLeg::read_head() {
         carry_ = std::string(data);  // kept apart from scratch, which other legs use
         co_return LegFailure::none;
       }
-      parser_ = http1::ResponseParser(request_.is_head);  // an interim response; the real one follows
+      parser_.reset();  // an interim response; the real one follows
       if (data.empty()) {
         carry_.clear();
         break;

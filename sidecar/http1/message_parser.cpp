@@ -5,6 +5,7 @@
 #include <boost/beast/http/basic_parser.hpp>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "sidecar/ascii.hpp"
@@ -178,6 +179,7 @@ HeadResult parse_whole_head(Collector<IsRequest, Head>& parser, std::string_view
   const auto size = end + kEndOfHead.size();
   if (size > limits.bytes) return {HeadStatus::too_large};
   head.clear();
+  head.fields.reserve(16);
   head.text.assign(text.data(), text.data() + size);
   const std::string_view copy(head.text.data(), size);
   if (has_ambiguous_lines(copy.substr(0, end + 1))) return {HeadStatus::malformed};
@@ -211,15 +213,19 @@ BodyResult parse_some_body(Parser& parser, std::string_view data, std::vector<st
 
 }  // namespace
 
+// Beast's parsers serve one message, so the next one is made in the same place.
 struct RequestParser::Impl {
-  Collector<true, RequestHead> parser;
+  Impl() { made.emplace(); }
+  std::optional<Collector<true, RequestHead>> made;
+  Collector<true, RequestHead>& parser() { return *made; }
 };
 
 RequestParser::RequestParser() : impl_(std::make_unique<Impl>()) {}
 RequestParser::~RequestParser() = default;
+void RequestParser::reset() { impl_->made.emplace(); }
 
 HeadResult RequestParser::parse_head(std::string_view data, const HeadLimits& limits, RequestHead& head) {
-  const auto result = parse_whole_head(impl_->parser, data, limits, head);
+  const auto result = parse_whole_head(impl_->parser(), data, limits, head);
   if (result.status == HeadStatus::complete) {
     if (const auto* expect = head.find(HeaderClass::expect)) {
       head.expects_continue = equals_ignoring_case(expect->value, "100-continue");
@@ -229,34 +235,38 @@ HeadResult RequestParser::parse_head(std::string_view data, const HeadLimits& li
 }
 
 BodyResult RequestParser::parse_body(std::string_view data, std::vector<std::string_view>& pieces) {
-  return parse_some_body(impl_->parser, data, pieces);
+  return parse_some_body(impl_->parser(), data, pieces);
 }
 
 bool RequestParser::is_complete() const {
-  return impl_->parser.is_done();
+  return impl_->parser().is_done();
 }
 
 struct ResponseParser::Impl {
-  Collector<false, ResponseHead> parser;
+  std::optional<Collector<false, ResponseHead>> made;
+  Collector<false, ResponseHead>& parser() { return *made; }
 };
 
-ResponseParser::ResponseParser(bool to_head_request) : impl_(std::make_unique<Impl>()) {
-  impl_->parser.skip(to_head_request);
+ResponseParser::ResponseParser(bool to_head_request)
+    : impl_(std::make_unique<Impl>()), to_head_request_(to_head_request) {
+  reset();
 }
 ResponseParser::~ResponseParser() = default;
-ResponseParser::ResponseParser(ResponseParser&&) noexcept = default;
-ResponseParser& ResponseParser::operator=(ResponseParser&&) noexcept = default;
+void ResponseParser::reset() {
+  impl_->made.emplace();
+  impl_->parser().skip(to_head_request_);
+}
 
 HeadResult ResponseParser::parse_head(std::string_view data, const HeadLimits& limits, ResponseHead& head) {
-  return parse_whole_head(impl_->parser, data, limits, head);
+  return parse_whole_head(impl_->parser(), data, limits, head);
 }
 
 BodyResult ResponseParser::parse_body(std::string_view data, std::vector<std::string_view>& pieces) {
-  return parse_some_body(impl_->parser, data, pieces);
+  return parse_some_body(impl_->parser(), data, pieces);
 }
 
 BodyStatus ResponseParser::parse_end() {
-  auto& parser = impl_->parser;
+  auto& parser = impl_->parser();
   if (parser.is_done()) return BodyStatus::complete;
   if (!parser.is_header_done()) return BodyStatus::malformed;
   error_code ec;
@@ -265,7 +275,7 @@ BodyStatus ResponseParser::parse_end() {
 }
 
 bool ResponseParser::is_complete() const {
-  return impl_->parser.is_done();
+  return impl_->parser().is_done();
 }
 
 }  // namespace handoff::sidecar::http1

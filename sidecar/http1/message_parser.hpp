@@ -40,11 +40,12 @@ struct BodyResult {
 /// section.
 inline constexpr std::size_t kMaxCarry = 16 * 1024;
 
-/// One request. Made for each message; owned by the connection that reads it.
+/// One request at a time; reset() makes it ready for the next. Owned by the connection that reads it.
 class RequestParser {
  public:
   RequestParser();
   ~RequestParser();
+  void reset();
   /// Looks for a whole head at the start of `data`. `head` is filled when the status is `complete`.
   HeadResult parse_head(std::string_view data, const HeadLimits& limits, RequestHead& head);
   /// Takes body bytes; appends the pieces of content, as views into `data`, in order. A chunk that lies in
@@ -62,8 +63,8 @@ class ResponseParser {
  public:
   explicit ResponseParser(bool to_head_request);
   ~ResponseParser();
-  ResponseParser(ResponseParser&&) noexcept;
-  ResponseParser& operator=(ResponseParser&&) noexcept;
+  /// Ready for the next response, to the same kind of request.
+  void reset();
   HeadResult parse_head(std::string_view data, const HeadLimits& limits, ResponseHead& head);
   BodyResult parse_body(std::string_view data, std::vector<std::string_view>& pieces);
   /// The connection ended. `complete` if the body may end that way.
@@ -73,6 +74,7 @@ class ResponseParser {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+  bool to_head_request_;
 };
 
 }  // namespace handoff::sidecar::http1
