@@ -100,7 +100,7 @@ void BackendServices::random(const handoff_host_api*, void* out, std::size_t siz
 
 void BackendServices::warn(const handoff_host_api* host, handoff_bytes key, handoff_bytes message) {
   auto& self = self_of(host);
-  self.counters_.add("backend_warning." + std::string(view(key)));
+  self.counters_.add("backend_warning", view(key));
   if (self.warnings_.size() >= kMaxWarnings && !self.warnings_.contains(view(key))) return;
   auto& limit = self.warnings_.try_emplace(std::string(view(key)), kWarningInterval).first->second;
   if (const auto suppressed = limit.try_pass()) {
@@ -112,7 +112,7 @@ void BackendServices::warn(const handoff_host_api* host, handoff_bytes key, hand
 }
 
 void BackendServices::count(const handoff_host_api* host, handoff_bytes name) {
-  self_of(host).counters_.add("backend." + std::string(view(name)));
+  self_of(host).counters_.add("backend", view(name));
 }
 
 }  // namespace handoff::sidecar

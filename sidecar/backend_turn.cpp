@@ -21,7 +21,9 @@ constexpr milliseconds kBackgroundDeadline{5000};
 std::string_view view(handoff_bytes bytes) {
   return bytes.size == 0 ? std::string_view{} : std::string_view{bytes.data, bytes.size};
 }
-handoff_bytes to_abi(std::string_view text) { return {text.data(), text.size()}; }
+handoff_bytes to_abi(std::string_view text) {
+  return {text.data(), text.size()};
+}
 
 bool is_token(std::string_view text) {
   return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
@@ -87,6 +89,14 @@ std::uint64_t unix_ms() {
       std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
+std::uint32_t leg_flags(const UpstreamLeg& leg) {
+  std::uint32_t flags = 0;
+  if (leg.request_sent()) flags |= HANDOFF_REQUEST_SENT;
+  if (leg.on_reused()) flags |= HANDOFF_REUSED;
+  if (leg.reply_started()) flags |= HANDOFF_REPLY_STARTED;
+  return flags;
+}
+
 // A struct of the backend's as we know it: what its version lacks is zero.
 template <class Struct>
 Struct known_part(const Struct* given) {
@@ -135,14 +145,13 @@ handoff_status DisaggregatedExchange::deliver(const Event& event) {
   out.now_ms = monotonic_ms();
   out.unix_ms = unix_ms();
   const auto& upstream = *event.leg->upstream;
-  if (upstream.request_sent()) out.flags |= HANDOFF_REQUEST_SENT;
-  if (upstream.on_reused()) out.flags |= HANDOFF_REUSED;
-  if (upstream.reply_started()) out.flags |= HANDOFF_REPLY_STARTED;
+  out.flags = leg_flags(upstream);
   if (relay_.started()) out.flags |= HANDOFF_CLIENT_STARTED;
   std::vector<handoff_header> headers;
   if (upstream.times().head != Clock::time_point{}) {
     out.status = upstream.head().status;
-    for (const auto& field : upstream.head().fields) headers.push_back({to_abi(field.name), to_abi(field.value)});
+    for (const auto& field : upstream.head().fields)
+      headers.push_back({to_abi(field.name), to_abi(field.value)});
   }
   out.headers = headers.data();
   out.header_count = headers.size();
@@ -167,10 +176,10 @@ void DisaggregatedExchange::tell_end(ExchangeOutcome outcome) {
   out.now_ms = monotonic_ms();
   out.unix_ms = unix_ms();
   if (relay_.started()) out.flags |= HANDOFF_CLIENT_STARTED;
-  for (const auto& leg : legs_) {
-    if (leg->role == HANDOFF_ROLE_DECODE && leg->upstream && leg->upstream->request_sent()) {
-      out.flags |= HANDOFF_REQUEST_SENT;
-    }
+  for (auto leg = legs_.rbegin(); leg != legs_.rend(); ++leg) {
+    if ((*leg)->role != HANDOFF_ROLE_DECODE) continue;
+    if ((*leg)->upstream) out.flags |= leg_flags(*(*leg)->upstream);
+    break;
   }
   handoff_turn turn{this};
   in_entry_ = true;
@@ -191,7 +200,8 @@ DisaggregatedExchange::Leg* DisaggregatedExchange::find(std::uint32_t id) const 
 }
 
 handoff_status DisaggregatedExchange::check_leg(const handoff_leg& leg) const {
-  if (leg.role > HANDOFF_ROLE_AUXILIARY || leg.target > HANDOFF_TARGET_LOCAL || leg.port > 65535) return HANDOFF_INVALID;
+  if (leg.role > HANDOFF_ROLE_AUXILIARY || leg.target > HANDOFF_TARGET_LOCAL || leg.port > 65535)
+    return HANDOFF_INVALID;
   if (leg.reply > HANDOFF_REPLY_DISCARD) return HANDOFF_INVALID;
   if (leg.target == HANDOFF_TARGET_PREFILL && !std::holds_alternative<PrefillEndpoint>(request_->prefill)) {
     return HANDOFF_INVALID;
@@ -203,8 +213,8 @@ handoff_status DisaggregatedExchange::check_leg(const handoff_leg& leg) const {
   return HANDOFF_OK;
 }
 
-std::optional<std::vector<std::string_view>> DisaggregatedExchange::body_of(const handoff_leg& leg,
-                                                                           std::unique_ptr<char[]>& fresh) const {
+std::optional<std::vector<std::string_view>> DisaggregatedExchange::body_of(
+    const handoff_leg& leg, std::unique_ptr<char[]>& fresh) const {
   const auto original = request_->body.view();
   if ((leg.flags & HANDOFF_LEG_CLIENT_BODY) != 0) return std::vector<std::string_view>{original};
   std::size_t fresh_size = 0;
@@ -259,13 +269,14 @@ std::string DisaggregatedExchange::head_of(const handoff_leg& leg, const EngineA
                        (leg.flags & HANDOFF_LEG_WANT_BODY) != 0;
   const bool own_headers = (leg.flags & HANDOFF_LEG_NO_CLIENT_HEADERS) == 0;
   std::string buffer;
-  const LegHead head{.method = leg.method.size == 0 ? request_->head.method : view(leg.method),
-                     .target = leg.path.size == 0 ? origin_form(request_->head.target, buffer) : view(leg.path),
-                     .engine = &engine,
-                     .client = own_headers ? &request_->head : nullptr,
-                     .overrides = overrides,
-                     .keep_accept_encoding = !is_read,
-                     .request_id_if_absent = request_->record.request_id};
+  const LegHead head{
+      .method = leg.method.size == 0 ? request_->head.method : view(leg.method),
+      .target = leg.path.size == 0 ? origin_form(request_->head.target, buffer) : view(leg.path),
+      .engine = &engine,
+      .client = own_headers ? &request_->head : nullptr,
+      .overrides = overrides,
+      .keep_accept_encoding = !is_read,
+      .request_id_if_absent = request_->record.request_id};
   LegFraming framing;
   if (body_size > 0 || view(leg.method) != "GET") framing.content_length = body_size;
   return write_leg_head(head, framing);
@@ -335,7 +346,8 @@ handoff_status DisaggregatedExchange::relay_leg(std::uint32_t id) {
 
 handoff_status DisaggregatedExchange::respond(const handoff_reply& given) {
   const auto reply = known_part(&given);
-  if (reply.status < 200 || reply.status > 599 || !are_headers(reply.headers, reply.header_count)) return HANDOFF_INVALID;
+  if (reply.status < 200 || reply.status > 599 || !are_headers(reply.headers, reply.header_count))
+    return HANDOFF_INVALID;
   if (!may_answer()) return HANDOFF_WRONG_STATE;
   const auto original = request_->body.view();
   Respond action{.answer = {reply.status, {}, {}}, .more = reply.more};
@@ -387,7 +399,8 @@ handoff_status DisaggregatedExchange::fail(const handoff_failure& given) {
   Answer answer{failure.status,
                 {{"content-type", "application/json"}},
                 error_body(view(failure.code), error_type(failure.status), view(failure.message), param)};
-  if (failure.retry_after_s != 0) answer.headers.emplace_back("retry-after", std::to_string(failure.retry_after_s));
+  if (failure.retry_after_s != 0)
+    answer.headers.emplace_back("retry-after", std::to_string(failure.retry_after_s));
   request_->record.error_code = view(failure.code);
   actions_.emplace_back(Respond{std::move(answer), false});
   return HANDOFF_OK;
@@ -402,7 +415,8 @@ handoff_status DisaggregatedExchange::fail_with_leg(std::uint32_t id) {
   return HANDOFF_OK;
 }
 
-handoff_status DisaggregatedExchange::decode_only(std::string_view reason, std::span<const handoff_header> headers) {
+handoff_status DisaggregatedExchange::decode_only(std::string_view reason,
+                                                  std::span<const handoff_header> headers) {
   if (!is_token(reason) || !are_headers(headers.data(), headers.size())) return HANDOFF_INVALID;
   if (!may_answer()) return HANDOFF_WRONG_STATE;
   claim_ = Claim::final;
@@ -437,16 +451,25 @@ void install_actions(handoff_host_api& api) {
   api.start = [](handoff_turn* turn, const handoff_leg* leg) { return turn->exchange->start(*leg); };
   api.cancel = [](handoff_turn* turn, std::uint32_t leg) { return turn->exchange->cancel_leg(leg); };
   api.relay = [](handoff_turn* turn, std::uint32_t leg) { return turn->exchange->relay_leg(leg); };
-  api.respond = [](handoff_turn* turn, const handoff_reply* reply) { return turn->exchange->respond(*reply); };
+  api.respond = [](handoff_turn* turn, const handoff_reply* reply) {
+    return turn->exchange->respond(*reply);
+  };
   api.write = [](handoff_turn* turn, const handoff_piece* pieces, std::size_t count, bool last) {
     return turn->exchange->write({pieces, count}, last);
   };
-  api.fail = [](handoff_turn* turn, const handoff_failure* failure) { return turn->exchange->fail(*failure); };
-  api.fail_with_leg = [](handoff_turn* turn, std::uint32_t leg) { return turn->exchange->fail_with_leg(leg); };
-  api.decode_only = [](handoff_turn* turn, handoff_bytes reason, const handoff_header* headers, std::size_t count) {
+  api.fail = [](handoff_turn* turn, const handoff_failure* failure) {
+    return turn->exchange->fail(*failure);
+  };
+  api.fail_with_leg = [](handoff_turn* turn, std::uint32_t leg) {
+    return turn->exchange->fail_with_leg(leg);
+  };
+  api.decode_only = [](handoff_turn* turn, handoff_bytes reason, const handoff_header* headers,
+                       std::size_t count) {
     return turn->exchange->decode_only(view(reason), {headers, count});
   };
-  api.background = [](handoff_turn* turn, const handoff_leg* leg) { return turn->exchange->background(*leg); };
+  api.background = [](handoff_turn* turn, const handoff_leg* leg) {
+    return turn->exchange->background(*leg);
+  };
 }
 
 }  // namespace handoff::sidecar

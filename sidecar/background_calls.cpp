@@ -14,14 +14,16 @@ constexpr std::size_t kMaxRunning = 4096;
 
 struct BackgroundCalls::Running {
   Running(LegContext& legs, Call made)
-      : call(std::move(made)), body(call.body), leg(legs, LegRequest{.engine = call.engine,
-                                                                    .head = call.head,
-                                                                    .body = {&body, 1},
-                                                                    .upload = nullptr,
-                                                                    .is_head = false,
-                                                                    .may_resend = true,
-                                                                    .deadline = call.deadline,
-                                                                    .on_sent = nullptr}) {}
+      : call(std::move(made)),
+        body(call.body),
+        leg(legs, LegRequest{.engine = call.engine,
+                             .head = call.head,
+                             .body = {&body, 1},
+                             .upload = nullptr,
+                             .is_head = false,
+                             .may_resend = true,
+                             .deadline = call.deadline,
+                             .on_sent = nullptr}) {}
   Call call;
   std::string_view body;
   UpstreamLeg leg;
@@ -32,7 +34,7 @@ BackgroundCalls::BackgroundCalls(LegContext& legs, Counters& counters)
 BackgroundCalls::~BackgroundCalls() = default;
 
 void BackgroundCalls::start(Call call) {
-  if (running_.size() >= kMaxRunning) {
+  if (cancelled_ || running_.size() >= kMaxRunning) {
     counters_.add("background." + call.name + ".dropped");
     return;
   }
@@ -46,6 +48,7 @@ void BackgroundCalls::start(Call call) {
 }
 
 void BackgroundCalls::cancel() {
+  cancelled_ = true;
   for (const auto& running : running_) running->leg.cancel();
 }
 

@@ -12,8 +12,9 @@
 
 namespace handoff::sidecar {
 
-/// The background calls of one loop. Each is sent once, read to its end and dropped; its result is counted under its name.
-/// Bounded in time by each call's deadline and in number; what comes on top is counted as dropped.
+/// The background calls of one loop. Each is sent once, read to its end and dropped; its result is counted
+/// under its name. Bounded in time by each call's deadline and in number; what comes on top is counted as
+/// dropped.
 class BackgroundCalls {
  public:
   BackgroundCalls(LegContext& legs, Counters& counters);
@@ -28,7 +29,7 @@ class BackgroundCalls {
   };
   void start(Call call);
   std::size_t running() const { return running_.size(); }
-  /// Ends all of them soon.
+  /// Ends all of them soon, and lets none begin any more: the loop's deadlines are about to stop.
   void cancel();
   /// Notified each time the last running call has ended.
   Signal& idle() { return idle_; }
@@ -41,6 +42,7 @@ class BackgroundCalls {
   Counters& counters_;
   Signal idle_;
   std::set<std::unique_ptr<Running>> running_;
+  bool cancelled_ = false;
 };
 
 }  // namespace handoff::sidecar

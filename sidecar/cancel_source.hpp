@@ -9,8 +9,8 @@ namespace handoff::sidecar {
 
 enum class CancelReason : std::uint8_t { none, client_gone, shutdown };
 
-/// Owned by the session for one request. Whoever is suspended on behalf of the request sets a handler that wakes it;
-/// handlers must not resume anything inline.
+/// Owned by the session for one request. Whoever is suspended on behalf of the request sets a handler that
+/// wakes it; handlers must not resume anything inline.
 class CancelSource {
  public:
   CancelReason reason() const { return reason_; }

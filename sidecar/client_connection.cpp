@@ -48,7 +48,8 @@ void ClientConnection::on_readable(error_code ec) {
 
 void ClientConnection::check_for_departure() {
   if (!transport_.peer_has_closed()) {
-    // The next request came early, and lies unread until its turn. Readability says nothing any more, so look at times.
+    // The next request came early, and lies unread until its turn. Readability says nothing any more, so look
+    // at times.
     if (!departure_poll_) {
       departure_poll_.emplace(deadline_.queue(), [this] {
         if (on_gone_) check_for_departure();
@@ -83,7 +84,9 @@ void ClientConnection::unwatch() {
 Awaitable<ClientEvent> ClientConnection::wait_for_bytes(milliseconds limit) {
   if (stopped_) co_return ClientEvent::stopped;
   if (gone_) co_return ClientEvent::gone;
-  if (!std::exchange(may_have_bytes_, false)) {
+  // What was readable a while ago may have been read since.
+  const bool readable = std::exchange(may_have_bytes_, false) && !transport_.is_quiet();
+  if (!readable) {
     timed_out_ = false;
     waiting_ = true;
     readable_.clear();

@@ -16,9 +16,9 @@ namespace handoff::sidecar {
 
 enum class ClientEvent { readable, timed_out, gone, stopped };
 
-/// A client connection. One wait for readability is kept outstanding across an exchange: while we owe an answer it tells
-/// that the client has left (its FIN counts as leaving, as with nginx), and afterwards it is the wait for the next
-/// request, so watching costs nothing.
+/// A client connection. One wait for readability is kept outstanding across an exchange: while we owe an
+/// answer it tells that the client has left (its FIN counts as leaving, as with nginx), and afterwards it is
+/// the wait for the next request, so watching costs nothing.
 ///
 /// Shared by its session and that outstanding wait, the last of which ends it; used on one loop.
 class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
@@ -37,8 +37,8 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   void unwatch();
   bool gone() const { return gone_; }
 
-  /// Sends what fits and keeps a copy of the rest. True if everything went out; false: call flush(), which tells whether
-  /// there is still a client.
+  /// Sends what fits and keeps a copy of the rest. True if everything went out; false: call flush(), which
+  /// tells whether there is still a client.
   bool try_send(std::span<const iovec> pieces);
   bool try_send(std::string_view bytes);
   /// Suspends until what was kept has gone out. False: the client is gone or does not read for too long.
@@ -56,7 +56,8 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   void abandon();
   void close() { transport_.close(); }
   void reset() { transport_.reset(); }
-  /// Closes so that an unread request does not destroy the answer: stop sending, then read what comes for a while.
+  /// Closes so that an unread request does not destroy the answer: stop sending, then read what comes for a
+  /// while.
   Awaitable<> linger_and_close(std::span<char> scratch);
   tcp::endpoint peer() const { return peer_; }
 

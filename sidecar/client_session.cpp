@@ -115,7 +115,7 @@ Awaitable<std::optional<http1::HeadStatus>> ClientSession::read_head(RequestCont
 }
 
 Awaitable<bool> ClientSession::serve_one() {
-  auto request = std::make_shared<RequestContext>(services_.budget);
+  auto request = services_.requests.take();
   CancelSource cancel;
   current_ = &cancel;
   const auto sent_before = client_->bytes_sent();
@@ -128,6 +128,7 @@ Awaitable<bool> ClientSession::serve_one() {
   auto& record = request->record;
   begin_record(*request);
   unread_request_ = *status != http1::HeadStatus::complete;
+  body_taken_ = false;
   switch (*status) {
     case http1::HeadStatus::complete:
       record.outcome = co_await handle(request, relay, cancel);
@@ -173,7 +174,7 @@ void ClientSession::begin_record(RequestContext& request) {
 Awaitable<ExchangeOutcome> ClientSession::answer_locally(RequestContext& request, ResponseRelay& relay,
                                                          const Answer& answer) {
   const auto& head = request.head;
-  if (head.has_body() && !unread_request_) {
+  if (head.has_body() && !body_taken_ && !unread_request_) {
     auto& inbox = client_->inbox;
     if (!head.chunked && head.content_length.value_or(0) <= inbox.size()) {
       inbox.erase(0, static_cast<std::size_t>(*head.content_length));  // it came along: just skip it
@@ -186,8 +187,9 @@ Awaitable<ExchangeOutcome> ClientSession::answer_locally(RequestContext& request
   co_return end == RelayEnd::complete ? ExchangeOutcome::answered : ExchangeOutcome::client_gone;
 }
 
-Awaitable<ExchangeOutcome> ClientSession::refuse(RequestContext& request, ResponseRelay& relay, SidecarError error,
-                                                 std::string_view message, std::optional<std::string_view> param) {
+Awaitable<ExchangeOutcome> ClientSession::refuse(RequestContext& request, ResponseRelay& relay,
+                                                 SidecarError error, std::string_view message,
+                                                 std::optional<std::string_view> param) {
   const auto& row = row_of(error);
   request.record.mode = ExchangeMode::refused;
   request.record.error_code = row.code;
@@ -196,8 +198,8 @@ Awaitable<ExchangeOutcome> ClientSession::refuse(RequestContext& request, Respon
   co_return co_await answer_locally(request, relay, answer);
 }
 
-Awaitable<std::optional<ExchangeOutcome>> ClientSession::take_body(RequestContext& request, ResponseRelay& relay,
-                                                                   bool guarded) {
+Awaitable<std::optional<ExchangeOutcome>> ClientSession::take_body(RequestContext& request,
+                                                                   ResponseRelay& relay, bool guarded) {
   const auto& config = services_.plan.config;
   const auto& head = request.head;
   if (!head.has_body()) co_return std::nullopt;
@@ -210,7 +212,8 @@ Awaitable<std::optional<ExchangeOutcome>> ClientSession::take_body(RequestContex
   const auto end = co_await read_body(*client_, request.parser, head, config.max_request_bytes,
                                       config.client_body_timeout, services_.scratch, request.body);
   request.record.bytes_in = request.body.size();
-  if (end == BodyReadEnd::complete) co_return std::nullopt;
+  body_taken_ = end == BodyReadEnd::complete;
+  if (body_taken_) co_return std::nullopt;
   unread_request_ = true;
   switch (end) {
     case BodyReadEnd::over_limit:
@@ -223,15 +226,16 @@ Awaitable<std::optional<ExchangeOutcome>> ClientSession::take_body(RequestContex
     case BodyReadEnd::overloaded:
       co_return co_await refuse(request, relay, SidecarError::sidecar_overloaded);
     case BodyReadEnd::malformed:
-      co_return co_await refuse(request, relay, SidecarError::bad_request, "The request body is framed wrongly.");
+      co_return co_await refuse(request, relay, SidecarError::bad_request,
+                                "The request body is framed wrongly.");
     default:
       if (draining_) co_return co_await refuse(request, relay, SidecarError::request_cancelled);
       co_return ExchangeOutcome::client_gone;
   }
 }
 
-Awaitable<ExchangeOutcome> ClientSession::handle(const std::shared_ptr<RequestContext>& shared, ResponseRelay& relay,
-                                                 CancelSource& cancel) {
+Awaitable<ExchangeOutcome> ClientSession::handle(const std::shared_ptr<RequestContext>& shared,
+                                                 ResponseRelay& relay, CancelSource& cancel) {
   auto& request = *shared;
   const auto& plan = services_.plan;
   if (const auto refusal = check_head(request.head)) {

@@ -17,8 +17,8 @@ namespace handoff::sidecar {
 /// Which port a connection came in on.
 enum class Surface { inference, admin };
 
-/// Reads requests one after the other and sees to it that each gets exactly one answer. Owned by its loop, which lists it;
-/// ends when run() returns. Between requests it holds no buffer.
+/// Reads requests one after the other and sees to it that each gets exactly one answer. Owned by its loop,
+/// which lists it; ends when run() returns. Between requests it holds no buffer.
 class ClientSession : public boost::intrusive::list_base_hook<> {
  public:
   ClientSession(LoopServices& services, Socket socket, Surface surface, std::string id_prefix);
@@ -38,10 +38,13 @@ class ClientSession : public boost::intrusive::list_base_hook<> {
   Awaitable<std::optional<http1::HeadStatus>> read_head(RequestContext& request);
   Awaitable<ExchangeOutcome> handle(const std::shared_ptr<RequestContext>& request, ResponseRelay& relay,
                                     CancelSource& cancel);
-  Awaitable<ExchangeOutcome> answer_locally(RequestContext& request, ResponseRelay& relay, const Answer& answer);
+  Awaitable<ExchangeOutcome> answer_locally(RequestContext& request, ResponseRelay& relay,
+                                            const Answer& answer);
   Awaitable<ExchangeOutcome> refuse(RequestContext& request, ResponseRelay& relay, SidecarError error,
-                                    std::string_view message = {}, std::optional<std::string_view> param = std::nullopt);
-  Awaitable<std::optional<ExchangeOutcome>> take_body(RequestContext& request, ResponseRelay& relay, bool guarded);
+                                    std::string_view message = {},
+                                    std::optional<std::string_view> param = std::nullopt);
+  Awaitable<std::optional<ExchangeOutcome>> take_body(RequestContext& request, ResponseRelay& relay,
+                                                      bool guarded);
   void begin_record(RequestContext& request);
 
   LoopServices& services_;
@@ -52,6 +55,7 @@ class ClientSession : public boost::intrusive::list_base_hook<> {
   CancelSource* current_ = nullptr;  // of the request being served
   bool draining_ = false;
   bool unread_request_ = false;
+  bool body_taken_ = false;  // the present request's body has left the inbox
 };
 
 }  // namespace handoff::sidecar

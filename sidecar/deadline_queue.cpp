@@ -7,7 +7,9 @@ namespace handoff::sidecar {
 Deadline::Deadline(DeadlineQueue& queue, std::function<void()> on_expiry)
     : queue_(queue), on_expiry_(std::move(on_expiry)) {}
 
-Deadline::~Deadline() { queue_.dequeue(*this); }
+Deadline::~Deadline() {
+  queue_.dequeue(*this);
+}
 
 void Deadline::arm_at(Clock::time_point due) {
   due_ = due;

@@ -10,11 +10,12 @@ namespace handoff::sidecar {
 
 class DeadlineQueue;
 
-/// A deadline that its owner embeds, arms and disarms. Expiry calls the function given at construction, once per arm().
+/// A deadline that its owner embeds, arms and disarms. Expiry calls the function given at construction, once
+/// per arm().
 ///
-/// Lives on one loop, is not movable, and unlinks itself when destroyed. Moving a deadline later or disarming it
-/// costs a store: it stays queued under its earlier time and is looked at again when that comes. That is the common case by
-/// far, since almost every read time-out is re-armed before it fires.
+/// Lives on one loop, is not movable, and unlinks itself when destroyed. Moving a deadline later or disarming
+/// it costs a store: it stays queued under its earlier time and is looked at again when that comes. That is
+/// the common case by far, since almost every read time-out is re-armed before it fires.
 class Deadline : public boost::intrusive::set_base_hook<> {
  public:
   Deadline(DeadlineQueue& queue, std::function<void()> on_expiry);

@@ -11,7 +11,8 @@
 namespace handoff::sidecar {
 
 DisaggregatedExchange::DisaggregatedExchange(LoopServices& services, std::shared_ptr<RequestContext> request,
-                                             ClientConnection& client, ResponseRelay& relay, CancelSource& cancel)
+                                             ClientConnection& client, ResponseRelay& relay,
+                                             CancelSource& cancel)
     : services_(services),
       request_(std::move(request)),
       client_(client),
@@ -37,7 +38,8 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
   while (!settled_ && !cancel_.cancelled()) {
     if (events_.empty()) {
       if (running_ == 0) {  // nobody will ever answer
-        const auto error = made_error(SidecarError::backend_failed, "The backend plugin left the request unanswered.");
+        const auto error =
+            made_error(SidecarError::backend_failed, "The backend plugin left the request unanswered.");
         co_await answer(error);
         break;
       }
@@ -86,7 +88,8 @@ ExchangeOutcome DisaggregatedExchange::outcome() const {
 }
 
 Awaitable<> DisaggregatedExchange::carry_out() {
-  // By index: an action that is awaited here may bring no further ones, but a leg awaited in place may push events.
+  // By index: an action that is awaited here may bring no further ones, but a leg awaited in place may push
+  // events.
   auto actions = std::exchange(actions_, {});
   for (auto& action : actions) {
     if (cancel_.cancelled()) co_return;
@@ -156,7 +159,8 @@ bool DisaggregatedExchange::runs_alone(const Leg& leg) const {
   constexpr auto kWatched = HANDOFF_LEG_WANT_SENT | HANDOFF_LEG_WANT_HEAD | HANDOFF_LEG_WANT_BODY;
   const bool simple = leg.reply == HANDOFF_REPLY_COLLECT || leg.reply == HANDOFF_REPLY_RELAY ||
                       leg.reply == HANDOFF_REPLY_DISCARD;
-  const auto starts = std::count_if(legs_.begin(), legs_.end(), [](const auto& other) { return !other->finished; });
+  const auto starts =
+      std::count_if(legs_.begin(), legs_.end(), [](const auto& other) { return !other->finished; });
   return simple && (leg.flags & kWatched) == 0 && leg.linger.count() == 0 && running_ == 0 && starts == 1;
 }
 
@@ -184,6 +188,11 @@ Awaitable<> DisaggregatedExchange::run_leg(Leg& leg) {
   if (failure != LegFailure::none || leg.given_up) leg.upstream->close();
   if (leg.given_up) co_return;
   if (leg.relayed && failure == LegFailure::none) co_return;  // the answer is out: nothing is left to decide
+  const bool was_to_answer = leg.reply == HANDOFF_REPLY_RELAY || leg.relay_requested;
+  if (failure != LegFailure::none && was_to_answer && claim_ == Claim::leg && !relay_.started()) {
+    leg.relayed = false;
+    claim_ = Claim::none;  // nothing was said yet: the backend may still find another answer
+  }
   push({failure == LegFailure::none ? HANDOFF_EVENT_LEG_DONE : HANDOFF_EVENT_LEG_FAILED, &leg, {}});
 }
 
@@ -192,10 +201,11 @@ Awaitable<LegFailure> DisaggregatedExchange::open_with_retries(Leg& leg) {
   const bool may_retry = leg.role == HANDOFF_ROLE_PREFILL && (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0;
   for (std::uint64_t retries = may_retry ? config.prefill_retries : 0;; --retries) {
     const auto failure = co_await leg.upstream->open();
-    if (failure == LegFailure::none && (leg.flags & HANDOFF_LEG_WANT_SENT) != 0) push({HANDOFF_EVENT_LEG_SENT, &leg, {}});
+    if (failure == LegFailure::none && (leg.flags & HANDOFF_LEG_WANT_SENT) != 0)
+      push({HANDOFF_EVENT_LEG_SENT, &leg, {}});
     const auto status = failure == LegFailure::none ? leg.upstream->head().status : 0;
-    const bool worth_it = failure == LegFailure::connect || failure == LegFailure::connect_timeout || status == 502 ||
-                          status == 503 || status == 504;
+    const bool worth_it = failure == LegFailure::connect || failure == LegFailure::connect_timeout ||
+                          status == 502 || status == 503 || status == 504;
     if (retries == 0 || !worth_it || leg.given_up) co_return failure;
     services_.counters.add("prefill_retries");
     leg.upstream = std::make_unique<UpstreamLeg>(services_.legs, request_of(leg));
@@ -222,7 +232,7 @@ bool DisaggregatedExchange::keep(Leg& leg, std::span<const std::string_view> pie
 
 Awaitable<LegFailure> DisaggregatedExchange::receive(Leg& leg) {
   if ((leg.flags & HANDOFF_LEG_WANT_HEAD) != 0) push({HANDOFF_EVENT_LEG_HEAD, &leg, {}});
-  if (leg.reply == HANDOFF_REPLY_RELAY) co_return co_await relay_running(leg);
+  if (leg.reply == HANDOFF_REPLY_RELAY) co_return co_await relay_running(leg, /*is_whole=*/false);
   const bool wants_pieces = leg.reply == HANDOFF_REPLY_STREAM ||
                             (leg.reply == HANDOFF_REPLY_HOLD && (leg.flags & HANDOFF_LEG_WANT_BODY) != 0);
   const auto length = leg.upstream->head().content_length.value_or(0);
@@ -238,34 +248,33 @@ Awaitable<LegFailure> DisaggregatedExchange::receive(Leg& leg) {
     }
     if (leg.reply == HANDOFF_REPLY_COLLECT || leg.reply == HANDOFF_REPLY_HOLD) {
       if (!keep(leg, body.pieces)) co_return LegFailure::overloaded;
-      if (leg.reply == HANDOFF_REPLY_COLLECT && leg.collected.size() > leg.reply_limit) co_return LegFailure::too_large;
+      if (leg.reply == HANDOFF_REPLY_COLLECT && leg.collected.size() > leg.reply_limit)
+        co_return LegFailure::too_large;
     }
     if (!piece.empty()) {
       push({HANDOFF_EVENT_LEG_BODY, &leg, std::move(piece)});
-      if (leg.reply == HANDOFF_REPLY_STREAM) co_await leg.wake.wait();  // until the backend, and the client, took it
+      if (leg.reply == HANDOFF_REPLY_STREAM)
+        co_await leg.wake.wait();  // until the backend, and the client, took it
     }
+    if (complete && leg.relay_requested) co_return co_await relay_running(leg, /*is_whole=*/true);
     if (complete) co_return LegFailure::none;
     while (leg.reply == HANDOFF_REPLY_HOLD && leg.collected.size() >= services_.plan.config.max_held_bytes &&
            !leg.relay_requested && !leg.given_up) {
       co_await leg.wake.wait();
     }
-    if (leg.relay_requested) co_return co_await relay_running(leg);
+    if (leg.relay_requested) co_return co_await relay_running(leg, /*is_whole=*/false);
     body = co_await leg.upstream->read();
   }
 }
 
-Awaitable<LegFailure> DisaggregatedExchange::relay_running(Leg& leg) {
+Awaitable<LegFailure> DisaggregatedExchange::relay_running(Leg& leg, bool is_whole) {
   ++relaying_;
   leg.relayed = true;
   const auto held = std::exchange(leg.collected, {});
-  const auto end = co_await relay_.relay(*leg.upstream, held, false);
+  const auto end = co_await relay_.relay(*leg.upstream, held, is_whole);
   --relaying_;
   signal_.notify();
-  if (end == RelayEnd::engine_failed && !relay_.started()) {
-    leg.relayed = false;
-    claim_ = Claim::none;  // nothing was said yet: the backend may still find another answer
-    co_return relay_.failure();
-  }
+  if (end == RelayEnd::engine_failed && !relay_.started()) co_return relay_.failure();
   note_relay_end(end);
   co_return end == RelayEnd::complete ? LegFailure::none : relay_.failure();
 }
@@ -325,11 +334,14 @@ void DisaggregatedExchange::note_relay_end(RelayEnd end) {
 Answer DisaggregatedExchange::failed_leg_answer(const Leg& leg) {
   if (leg.role == HANDOFF_ROLE_DECODE) return decode_failure_answer(leg.failure, request_->record);
   const bool auxiliary = leg.role == HANDOFF_ROLE_AUXILIARY;
-  const auto timeout = auxiliary ? SidecarError::auxiliary_upstream_timeout : SidecarError::prefill_upstream_timeout;
+  const auto timeout =
+      auxiliary ? SidecarError::auxiliary_upstream_timeout : SidecarError::prefill_upstream_timeout;
   switch (leg.failure) {
     case LegFailure::connect:
-      if (auxiliary) return made_error(SidecarError::auxiliary_upstream_error, "An engine refused the connection.");
-      return made_error(SidecarError::prefill_upstream_unavailable, "The prefill engine refused the connection.");
+      if (auxiliary)
+        return made_error(SidecarError::auxiliary_upstream_error, "An engine refused the connection.");
+      return made_error(SidecarError::prefill_upstream_unavailable,
+                        "The prefill engine refused the connection.");
     case LegFailure::connect_timeout:
       return made_error(timeout, auxiliary ? "An engine could not be reached in time."
                                            : "The prefill engine could not be reached in time.");
@@ -340,15 +352,19 @@ Answer DisaggregatedExchange::failed_leg_answer(const Leg& leg) {
       if (auxiliary) return made_error(timeout, "An engine did not answer in time.");
       return made_error(SidecarError::prefill_deadline_exceeded, "The prefill engine took too long.");
     case LegFailure::too_large:
-      if (auxiliary) return made_error(SidecarError::auxiliary_upstream_error, "An engine's reply is too large.");
+      if (auxiliary)
+        return made_error(SidecarError::auxiliary_upstream_error, "An engine's reply is too large.");
       return made_error(SidecarError::prefill_response_too_large, "The prefill engine's reply is too large.");
     case LegFailure::overloaded:
       return made_error(SidecarError::sidecar_overloaded, row_of(SidecarError::sidecar_overloaded).message);
     case LegFailure::malformed:
-      if (auxiliary) return made_error(SidecarError::auxiliary_upstream_error, "An engine's reply is not valid HTTP.");
-      return made_error(SidecarError::prefill_upstream_error, "The prefill engine's reply is not valid HTTP.");
+      if (auxiliary)
+        return made_error(SidecarError::auxiliary_upstream_error, "An engine's reply is not valid HTTP.");
+      return made_error(SidecarError::prefill_upstream_error,
+                        "The prefill engine's reply is not valid HTTP.");
     default:
-      if (auxiliary) return made_error(SidecarError::auxiliary_upstream_error, "An engine closed the connection.");
+      if (auxiliary)
+        return made_error(SidecarError::auxiliary_upstream_error, "An engine closed the connection.");
       return made_error(SidecarError::prefill_upstream_unavailable,
                         "The prefill engine closed the connection without a complete answer.");
   }
@@ -382,7 +398,8 @@ Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
     co_return;
   }
   const bool keeps_status = status == 500 || status == 502 || status == 503 || status == 504;
-  const auto error = is_prefill ? SidecarError::prefill_upstream_error : SidecarError::auxiliary_upstream_error;
+  const auto error =
+      is_prefill ? SidecarError::prefill_upstream_error : SidecarError::auxiliary_upstream_error;
   auto made = made_error(error, is_prefill ? "The prefill engine failed." : "An engine failed.",
                          keeps_status && is_prefill ? status : 502);
   if (const auto* retry_after = leg.upstream->head().find(HeaderClass::retry_after)) {

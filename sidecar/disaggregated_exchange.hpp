@@ -22,16 +22,16 @@
 
 namespace handoff::sidecar {
 
-/// Runs one request through the backend. run() is the whole story: ask the backend, do what it says, tell it what
-/// happened, until the client has its answer or is gone; then END.
+/// Runs one request through the backend. run() is the whole story: ask the backend, do what it says, tell it
+/// what happened, until the client has its answer or is gone; then END.
 ///
-/// A leg that runs alone is awaited in place; legs that run beside each other are coroutines of their own, which hold the
-/// exchange (shared_ptr) because a lingering leg may outlive run(). None of them touches the client once
-/// run() has returned.
+/// A leg that runs alone is awaited in place; legs that run beside each other are coroutines of their own,
+/// which hold the exchange (shared_ptr) because a lingering leg may outlive run(). None of them touches the
+/// client once run() has returned.
 class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedExchange> {
  public:
-  DisaggregatedExchange(LoopServices& services, std::shared_ptr<RequestContext> request, ClientConnection& client,
-                        ResponseRelay& relay, CancelSource& cancel);
+  DisaggregatedExchange(LoopServices& services, std::shared_ptr<RequestContext> request,
+                        ClientConnection& client, ResponseRelay& relay, CancelSource& cancel);
   ~DisaggregatedExchange();
 
   Awaitable<ExchangeOutcome> run();
@@ -83,7 +83,8 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   Leg* find(std::uint32_t id) const;
   bool may_answer() const { return in_entry_ && !ending_ && claim_ == Claim::none; }
   handoff_status check_leg(const handoff_leg& leg) const;
-  std::optional<std::vector<std::string_view>> body_of(const handoff_leg& leg, std::unique_ptr<char[]>& fresh) const;
+  std::optional<std::vector<std::string_view>> body_of(const handoff_leg& leg,
+                                                       std::unique_ptr<char[]>& fresh) const;
   EngineAddress engine_of(const handoff_leg& leg) const;
   std::string head_of(const handoff_leg& leg, const EngineAddress& engine, std::size_t body_size) const;
 
@@ -93,7 +94,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   Awaitable<> run_leg(Leg& leg);
   Awaitable<LegFailure> open_with_retries(Leg& leg);
   Awaitable<LegFailure> receive(Leg& leg);
-  Awaitable<LegFailure> relay_running(Leg& leg);
+  Awaitable<LegFailure> relay_running(Leg& leg, bool is_whole);
   bool keep(Leg& leg, std::span<const std::string_view> pieces);
   void spawn(Leg& leg);
   void give_up(Leg& leg);

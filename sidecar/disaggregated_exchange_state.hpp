@@ -25,7 +25,7 @@ struct DisaggregatedExchange::Leg {
   std::unique_ptr<UpstreamLeg> upstream;
   std::string collected;  // COLLECT: all; HOLD: what is held back; STREAM: one piece
   BudgetShare share;
-  Signal wake;  // for a leg that waits for the backend or the client
+  Signal wake;                    // for a leg that waits for the backend or the client
   std::optional<Deadline> timer;  // linger, or the pause before a retry
   LegFailure failure = LegFailure::none;
   bool relay_requested = false;

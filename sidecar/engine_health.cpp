@@ -51,14 +51,15 @@ Awaitable<bool> EngineHealth::is_healthy() {
                      .overrides = {},
                      .keep_accept_encoding = false,
                      .request_id_if_absent = {}};
-  UpstreamLeg leg(services_.legs, LegRequest{.engine = services_.plan.local_engine,
-                                             .head = write_leg_head(head, {}),
-                                             .body = {},
-                                             .upload = nullptr,
-                                             .is_head = false,
-                                             .may_resend = true,
-                                             .deadline = std::min(std::max(interval_, milliseconds(1000)), kLongestQuestion),
-                                             .on_sent = nullptr});
+  UpstreamLeg leg(services_.legs,
+                  LegRequest{.engine = services_.plan.local_engine,
+                             .head = write_leg_head(head, {}),
+                             .body = {},
+                             .upload = nullptr,
+                             .is_head = false,
+                             .may_resend = true,
+                             .deadline = std::min(std::max(interval_, milliseconds(1000)), kLongestQuestion),
+                             .on_sent = nullptr});
   asking_ = &leg;
   auto failure = co_await leg.open();
   if (failure == LegFailure::none) {
@@ -67,7 +68,7 @@ Awaitable<bool> EngineHealth::is_healthy() {
     failure = body.failure;
   }
   asking_ = nullptr;
-  co_return failure == LegFailure::none && leg.head().status >= 200 && leg.head().status < 300;
+  co_return failure == LegFailure::none&& leg.head().status >= 200 && leg.head().status < 300;
 }
 
 }  // namespace handoff::sidecar

@@ -31,8 +31,8 @@ milliseconds engine_idle(const SharedPlan& plan) {
 
 }  // namespace
 
-EventLoop::EventLoop(const SharedPlan& plan, Readiness& readiness, std::span<const std::string> backend_values,
-                     std::size_t loops)
+EventLoop::EventLoop(const SharedPlan& plan, Readiness& readiness,
+                     std::span<const std::string> backend_values, std::size_t loops)
     : plan_(plan),
       scratch_(kScratchSize),
       budget_(static_cast<std::size_t>(plan.config.max_buffered_bytes) / loops),
@@ -45,13 +45,15 @@ EventLoop::EventLoop(const SharedPlan& plan, Readiness& readiness, std::span<con
             .read_timeout = plan.config.read_timeout},
       background_(legs_, counters_),
       backend_services_(counters_),
-      backend_(plan.backend ? plan.backend->create_instance(backend_services_.api(), backend_values) : nullptr),
+      backend_(plan.backend ? plan.backend->create_instance(backend_services_.api(), backend_values)
+                            : nullptr),
       services_{.plan = plan,
                 .readiness = readiness,
                 .context = context_,
                 .deadlines = deadlines_,
                 .legs = legs_,
                 .budget = budget_,
+                .requests = requests_,
                 .counters = counters_,
                 .background = background_,
                 .scratch = scratch_,

@@ -19,8 +19,8 @@
 
 namespace handoff::sidecar {
 
-/// Everything in it is used on its thread only, except what is said to be callable from outside. Loops share the
-/// constant plan and the readiness flags, nothing else.
+/// Everything in it is used on its thread only, except what is said to be callable from outside. Loops share
+/// the constant plan and the readiness flags, nothing else.
 class EventLoop {
  public:
   EventLoop(const SharedPlan& plan, Readiness& readiness, std::span<const std::string> backend_values,
@@ -52,13 +52,15 @@ class EventLoop {
   void accept(Socket socket, Surface surface);
   void publish_counts();
 
-  // Declared in the order of dependence: what comes later refers to what comes before, and is destroyed first.
+  // Declared in the order of dependence: what comes later refers to what comes before, and is destroyed
+  // first.
   const SharedPlan& plan_;
   net::io_context context_{1};
   DeadlineQueue deadlines_{context_};
   std::vector<char> scratch_;
   Counters counters_;
   MemoryBudget budget_;
+  RequestPool requests_{budget_};
   UpstreamPool pool_;
   LegContext legs_;
   BackgroundCalls background_;

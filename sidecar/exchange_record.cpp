@@ -6,7 +6,9 @@
 namespace handoff::sidecar {
 namespace {
 
-double to_ms(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+double to_ms(Clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
 
 void log_leg(telemetry::LogLine& line, std::string_view status_key, std::string_view failure_key,
              std::string_view connect_key, std::string_view head_key, std::string_view total_key,
@@ -58,6 +60,22 @@ std::string_view name_of(ExchangeOutcome outcome) {
   return "unknown";
 }
 
+void ExchangeRecord::clear() {
+  request_id.clear();
+  method = {};
+  path.clear();
+  mode = ExchangeMode::refused;
+  outcome = ExchangeOutcome::answered;
+  reason.clear();
+  prefill_endpoint.clear();
+  status = 0;
+  error_code.clear();
+  is_probe = false;
+  prefill = decode = auxiliary = {};
+  bytes_in = bytes_out = 0;
+  started = Clock::now();
+}
+
 LegRecord& ExchangeRecord::leg(std::uint32_t role) {
   if (role == HANDOFF_ROLE_PREFILL) return prefill;
   return role == HANDOFF_ROLE_DECODE ? decode : auxiliary;
@@ -74,8 +92,9 @@ void finish_exchange(const ExchangeRecord& record, Counters& counters) {
   counters.add("exchanges");
   counters.add(name_of(record.outcome));
   counters.add(name_of(record.mode));
-  if (record.mode == ExchangeMode::decode_only && !record.reason.empty()) counters.add("decode_only." + record.reason);
-  if (!record.error_code.empty()) counters.add("error." + record.error_code);
+  if (record.mode == ExchangeMode::decode_only && !record.reason.empty())
+    counters.add("decode_only", record.reason);
+  if (!record.error_code.empty()) counters.add("error", record.error_code);
 
   const auto level = level_of(record);
   if (!telemetry::log_enabled(level)) return;
@@ -86,10 +105,12 @@ void finish_exchange(const ExchangeRecord& record, Counters& counters) {
   if (!record.prefill_endpoint.empty()) line.field("prefill", record.prefill_endpoint);
   line.field("status", record.status).field("outcome", name_of(record.outcome));
   if (!record.error_code.empty()) line.field("error", record.error_code);
-  log_leg(line, "auxiliary_status", "auxiliary_failure", "auxiliary_sent_ms", "auxiliary_head_ms", "auxiliary_ms",
-          record.auxiliary);
-  log_leg(line, "prefill_status", "prefill_failure", "prefill_sent_ms", "prefill_head_ms", "prefill_ms", record.prefill);
-  log_leg(line, "decode_status", "decode_failure", "decode_sent_ms", "decode_head_ms", "decode_ms", record.decode);
+  log_leg(line, "auxiliary_status", "auxiliary_failure", "auxiliary_sent_ms", "auxiliary_head_ms",
+          "auxiliary_ms", record.auxiliary);
+  log_leg(line, "prefill_status", "prefill_failure", "prefill_sent_ms", "prefill_head_ms", "prefill_ms",
+          record.prefill);
+  log_leg(line, "decode_status", "decode_failure", "decode_sent_ms", "decode_head_ms", "decode_ms",
+          record.decode);
   line.field("bytes_in", record.bytes_in).field("bytes_out", record.bytes_out);
   line.field("total_ms", to_ms(Clock::now() - record.started));
 }

@@ -1,4 +1,5 @@
-// What is remembered of one exchange, for its log line and the counters. Every outcome passes finish_exchange().
+// What is remembered of one exchange, for its log line and the counters. Every outcome passes
+// finish_exchange().
 #pragma once
 
 #include <array>
@@ -33,16 +34,18 @@ struct ExchangeRecord {
   std::string path;
   ExchangeMode mode = ExchangeMode::refused;
   ExchangeOutcome outcome = ExchangeOutcome::answered;
-  std::string reason;            // why this mode, if that is not obvious
+  std::string reason;  // why this mode, if that is not obvious
   std::string prefill_endpoint;
-  unsigned status = 0;           // what the client was told; 0: nothing
-  std::string error_code;        // of an error that we made
-  bool is_probe = false;         // health checks are logged at debug level
+  unsigned status = 0;     // what the client was told; 0: nothing
+  std::string error_code;  // of an error that we made
+  bool is_probe = false;   // health checks are logged at debug level
   LegRecord prefill, decode, auxiliary;
   std::uint64_t bytes_in = 0, bytes_out = 0;
   Clock::time_point started = Clock::now();
 
   LegRecord& leg(std::uint32_t role);
+  /// Ready for the next exchange; keeps the strings' memory.
+  void clear();
 };
 
 void record_leg(LegRecord& record, const UpstreamLeg& leg, LegFailure failure);

@@ -44,7 +44,8 @@ std::string write_leg_head(const LegHead& leg, const LegFraming& framing) {
   for (const auto& field : leg.overrides) {
     if (!field.value.empty()) append_field(out, field.name, field.value);
   }
-  if (!has_request_id && !leg.request_id_if_absent.empty()) append_field(out, "x-request-id", leg.request_id_if_absent);
+  if (!has_request_id && !leg.request_id_if_absent.empty())
+    append_field(out, "x-request-id", leg.request_id_if_absent);
   if (framing.chunked) {
     append_field(out, "transfer-encoding", "chunked");
   } else if (framing.content_length) {

@@ -35,7 +35,8 @@ struct LegHead {
   std::string_view request_id_if_absent;  // empty: none is added
 };
 
-/// The head, empty line included: the client's end-to-end fields without those that are for us or for this hop only.
+/// The head, empty line included: the client's end-to-end fields without those that are for us or for this
+/// hop only.
 std::string write_leg_head(const LegHead& leg, const LegFraming& framing);
 
 }  // namespace handoff::sidecar

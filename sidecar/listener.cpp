@@ -17,8 +17,8 @@ constexpr milliseconds kPauseAfterError{100};
 
 void must(error_code ec, const char* step, const std::string& address, std::uint16_t port) {
   if (!ec) return;
-  throw std::runtime_error(std::string("cannot ") + step + " " + address + " port " + std::to_string(port) + ": " +
-                           ec.message());
+  throw std::runtime_error(std::string("cannot ") + step + " " + address + " port " + std::to_string(port) +
+                           ": " + ec.message());
 }
 
 void bind_to(Acceptor& acceptor, const tcp::endpoint& endpoint, bool reuse_port, const std::string& address) {

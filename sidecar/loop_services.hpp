@@ -30,9 +30,10 @@ struct SharedPlan {
 };
 
 class BackendServices;
+class RequestPool;
 
-/// References to a loop's parts, owned by EventLoop. Nothing in here is touched by another thread, except `plan`, which is
-/// constant, and `readiness`, which is atomic.
+/// References to a loop's parts, owned by EventLoop. Nothing in here is touched by another thread, except
+/// `plan`, which is constant, and `readiness`, which is atomic.
 struct LoopServices {
   const SharedPlan& plan;
   Readiness& readiness;
@@ -40,6 +41,7 @@ struct LoopServices {
   DeadlineQueue& deadlines;
   LegContext& legs;
   MemoryBudget& budget;
+  RequestPool& requests;
   Counters& counters;
   BackgroundCalls& background;
   std::span<char> scratch;

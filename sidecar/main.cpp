@@ -50,8 +50,8 @@ void log_start(const sidecar::StartUp& start, const sidecar::Sidecar& running) {
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   try {
-    const auto start =
-        sidecar::prepare(std::vector<std::string>(argv + 1, argv + argc), config::Environment::from_process());
+    const auto start = sidecar::prepare(std::vector<std::string>(argv + 1, argv + argc),
+                                        config::Environment::from_process());
     if (start.what == sidecar::StartUp::What::print_and_exit) {
       std::fputs(start.text.c_str(), stdout);
       return 0;

@@ -38,6 +38,10 @@ class BudgetShare {
   ~BudgetShare() {
     if (budget_ != nullptr) budget_->give_back(taken_);
   }
+  void release() {
+    if (budget_ != nullptr) budget_->give_back(taken_);
+    taken_ = 0;
+  }
   /// Makes the share at least `bytes`. False: the loop holds too much already.
   bool grow_to(std::size_t bytes) {
     if (bytes <= taken_) return true;

@@ -1,5 +1,5 @@
-// The Asio names that the sidecar uses. Executors are concrete, since any_executor's indirection buys us nothing: every
-// object lives on one loop.
+// The Asio names that the sidecar uses. Executors are concrete, since any_executor's indirection buys us
+// nothing: every object lives on one loop.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -18,8 +18,8 @@ using boost::system::error_code;
 
 using Executor = net::io_context::executor_type;
 using Socket = net::basic_stream_socket<tcp, Executor>;
-using SteadyTimer =
-    net::basic_waitable_timer<std::chrono::steady_clock, net::wait_traits<std::chrono::steady_clock>, Executor>;
+using SteadyTimer = net::basic_waitable_timer<std::chrono::steady_clock,
+                                              net::wait_traits<std::chrono::steady_clock>, Executor>;
 template <class T = void>
 using Awaitable = net::awaitable<T, Executor>;
 inline constexpr net::use_awaitable_t<Executor> kUseAwaitable{};

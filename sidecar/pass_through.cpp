@@ -36,27 +36,33 @@ Answer upload_failure_answer(const ClientUpload& upload, ExchangeRecord& record)
 Answer decode_failure_answer(LegFailure failure, ExchangeRecord& record) {
   switch (failure) {
     case LegFailure::connect:
-      return recorded(SidecarError::decode_upstream_error, "The decode engine refused the connection.", record);
+      return recorded(SidecarError::decode_upstream_error, "The decode engine refused the connection.",
+                      record);
     case LegFailure::connect_timeout:
-      return recorded(SidecarError::decode_upstream_timeout, "The decode engine could not be reached in time.", record);
+      return recorded(SidecarError::decode_upstream_timeout,
+                      "The decode engine could not be reached in time.", record);
     case LegFailure::read_timeout:
     case LegFailure::deadline:
-      return recorded(SidecarError::decode_upstream_timeout, "The decode engine did not answer in time.", record);
+      return recorded(SidecarError::decode_upstream_timeout, "The decode engine did not answer in time.",
+                      record);
     case LegFailure::malformed:
     case LegFailure::too_large:
-      return recorded(SidecarError::decode_upstream_error, "The decode engine's reply is not valid HTTP.", record);
+      return recorded(SidecarError::decode_upstream_error, "The decode engine's reply is not valid HTTP.",
+                      record);
     case LegFailure::cancelled:
       return recorded(SidecarError::request_cancelled, "The sidecar is shutting down.", record);
     case LegFailure::overloaded:
-      return recorded(SidecarError::sidecar_overloaded, row_of(SidecarError::sidecar_overloaded).message, record);
-    default:
-      return recorded(SidecarError::decode_upstream_error, "The decode engine closed the connection without an answer.",
+      return recorded(SidecarError::sidecar_overloaded, row_of(SidecarError::sidecar_overloaded).message,
                       record);
+    default:
+      return recorded(SidecarError::decode_upstream_error,
+                      "The decode engine closed the connection without an answer.", record);
   }
 }
 
-Awaitable<ExchangeOutcome> pass_through(LoopServices& services, RequestContext& request, ClientConnection& client,
-                                        ResponseRelay& relay, CancelSource& cancel, PassThroughOptions options) {
+Awaitable<ExchangeOutcome> pass_through(LoopServices& services, RequestContext& request,
+                                        ClientConnection& client, ResponseRelay& relay, CancelSource& cancel,
+                                        PassThroughOptions options) {
   const std::string_view body = request.body.view();
   std::string target_buffer;
   LegHead head{.method = request.head.method,
@@ -68,7 +74,8 @@ Awaitable<ExchangeOutcome> pass_through(LoopServices& services, RequestContext& 
                .request_id_if_absent = {}};
   std::optional<ClientUpload> upload;
   if (!request.body_is_whole) {
-    upload.emplace(client, request.parser, request.head, body, services.scratch, services.plan.config.read_timeout);
+    upload.emplace(client, request.parser, request.head, body, services.scratch,
+                   services.plan.config.read_timeout);
   }
   UpstreamLeg leg(services.legs, LegRequest{.engine = services.plan.local_engine,
                                             .head = write_leg_head(head, framing_of(request)),

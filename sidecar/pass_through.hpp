@@ -17,10 +17,11 @@ struct PassThroughOptions {
   bool may_resend = false;
 };
 
-/// Sends the client's request to the local engine and relays the reply. Answers the client in every case but its leaving.
-/// The references must outlive the coroutine.
-Awaitable<ExchangeOutcome> pass_through(LoopServices& services, RequestContext& request, ClientConnection& client,
-                                        ResponseRelay& relay, CancelSource& cancel, PassThroughOptions options);
+/// Sends the client's request to the local engine and relays the reply. Answers the client in every case but
+/// its leaving. The references must outlive the coroutine.
+Awaitable<ExchangeOutcome> pass_through(LoopServices& services, RequestContext& request,
+                                        ClientConnection& client, ResponseRelay& relay, CancelSource& cancel,
+                                        PassThroughOptions options);
 
 /// What the client is told when the decode engine gave no answer.
 Answer decode_failure_answer(LegFailure failure, ExchangeRecord& record);

@@ -9,7 +9,9 @@ namespace handoff::sidecar {
 namespace {
 
 constexpr std::size_t kFirstRoom = 16 * 1024;
-// A body that says it is larger than this is given room as it comes, so that claiming a size costs the claimant.
+constexpr std::size_t kKept = 16 * 1024;
+// A body that says it is larger than this is given room as it comes, so that claiming a size costs the
+// claimant.
 constexpr std::size_t kTrustedLength = 1024 * 1024;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -57,7 +59,9 @@ Awaitable<BodyReadEnd> read_fixed(ClientConnection& client, std::uint64_t length
 
 }  // namespace
 
-void RequestBody::Free::operator()(char* data) const { std::free(data); }
+void RequestBody::Free::operator()(char* data) const {
+  std::free(data);
+}
 
 bool RequestBody::reserve_more(std::size_t more) {
   if (capacity_ - size_ >= more) return true;
@@ -69,6 +73,14 @@ bool RequestBody::reserve_more(std::size_t more) {
   data_.reset(grown);
   capacity_ = wanted;
   return true;
+}
+
+void RequestBody::clear() {
+  size_ = 0;
+  if (capacity_ <= kKept) return;
+  data_.reset();
+  capacity_ = 0;
+  share_.release();
 }
 
 bool RequestBody::append(std::string_view bytes) {
@@ -118,8 +130,9 @@ Awaitable<BodyReadEnd> read_body(ClientConnection& client, http1::RequestParser&
   }
 }
 
-ClientUpload::ClientUpload(ClientConnection& client, http1::RequestParser& parser, const http1::RequestHead& head,
-                           std::string_view prefix, std::span<char> scratch, milliseconds silence_limit)
+ClientUpload::ClientUpload(ClientConnection& client, http1::RequestParser& parser,
+                           const http1::RequestHead& head, std::string_view prefix, std::span<char> scratch,
+                           milliseconds silence_limit)
     : client_(client),
       parser_(parser),
       head_(head),
@@ -177,6 +190,10 @@ bool ClientUpload::try_next(std::string& wire) {
   if (!prefix_sent_) {
     prefix_sent_ = true;
     frame(prefix_, wire);
+    if (head_.chunked && parser_.is_complete()) {  // the last chunk came with the one that went over the limit
+      finished_ = true;
+      wire += "0\r\n\r\n";
+    }
     if (!wire.empty()) return true;
   }
   if (!client_.inbox.empty() && !take(std::string(client_.inbox), wire, /*from_inbox=*/true)) return false;

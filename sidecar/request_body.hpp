@@ -19,7 +19,8 @@ namespace handoff::sidecar {
 class RequestBody {
  public:
   explicit RequestBody(MemoryBudget& budget) : share_(budget) {}
-  RequestBody(RequestBody&&) noexcept = default;
+  /// Empty again. A small buffer is kept for the next body.
+  void clear();
 
   std::string_view view() const { return {data_.get(), size_}; }
   std::size_t size() const { return size_; }
@@ -42,13 +43,15 @@ class RequestBody {
 
 enum class BodyReadEnd { complete, over_limit, timed_out, malformed, client_gone, overloaded };
 
-/// Reads the body until its end or until it exceeds `limit` (what was read so far is kept). `time` bounds all of it.
+/// Reads the body until its end or until it exceeds `limit` (what was read so far is kept). `time` bounds all
+/// of it.
 Awaitable<BodyReadEnd> read_body(ClientConnection& client, http1::RequestParser& parser,
                                  const http1::RequestHead& head, std::size_t limit, milliseconds time,
                                  std::span<char> scratch, RequestBody& out);
 
-/// A body that is sent to the engine while it arrives: `prefix` was read already, the rest is with the client. A
-/// fixed length stays fixed, chunks stay chunks (their boundaries may move). Owned by the pass-through.
+/// A body that is sent to the engine while it arrives: `prefix` was read already, the rest is with the
+/// client. A fixed length stays fixed, chunks stay chunks (their boundaries may move). Owned by the
+/// pass-through.
 class ClientUpload final : public BodySource {
  public:
   ClientUpload(ClientConnection& client, http1::RequestParser& parser, const http1::RequestHead& head,

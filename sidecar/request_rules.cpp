@@ -11,18 +11,21 @@
 namespace handoff::sidecar {
 namespace {
 
-// Where a routing header asks for a backend although none is loaded: these requests would be disaggregated by any.
-constexpr std::array<std::string_view, 5> kWellKnownPaths = {"/v1/chat/completions", "/v1/completions",
-                                                             "/v1/responses", "/v1/messages",
-                                                             "/inference/v1/generate"};
+// Where a routing header asks for a backend although none is loaded: these requests would be disaggregated by
+// any.
+constexpr std::array<std::string_view, 5> kWellKnownPaths = {
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"};
 
 bool is_backend_route(const SharedPlan& plan, std::string_view method, std::string_view path) {
-  if (!plan.backend) return method == "POST" && std::ranges::find(kWellKnownPaths, path) != kWellKnownPaths.end();
+  if (!plan.backend)
+    return method == "POST" && std::ranges::find(kWellKnownPaths, path) != kWellKnownPaths.end();
   return std::ranges::any_of(plan.backend->routes(),
                              [&](const auto& route) { return route.path == path && route.method == method; });
 }
 
-bool is_identity(std::string_view coding) { return coding.empty() || equals_ignoring_case(coding, "identity"); }
+bool is_identity(std::string_view coding) {
+  return coding.empty() || equals_ignoring_case(coding, "identity");
+}
 
 }  // namespace
 
@@ -54,7 +57,8 @@ RouteKind classify_route(const SharedPlan& plan, RequestContext& request) {
   if (is_backend_route(plan, head.method, request.path)) return RouteKind::generation;
   if (head.target.find('%') != std::string_view::npos) {
     std::string buffer;
-    if (is_backend_route(plan, head.method, fully_decoded_path(head.target, buffer))) return RouteKind::disguised;
+    if (is_backend_route(plan, head.method, fully_decoded_path(head.target, buffer)))
+      return RouteKind::disguised;
   }
   return RouteKind::other;
 }
@@ -63,7 +67,8 @@ std::optional<Refusal> read_prefill_hint(const SharedPlan& plan, RequestContext&
   std::array<std::string_view, 2> lines;  // more than one is wrong, however many
   std::size_t count = 0;
   for (const auto& field : request.head.fields) {
-    if (field.kind == HeaderClass::x_prefiller_host_port && count < lines.size()) lines[count++] = field.value;
+    if (field.kind == HeaderClass::x_prefiller_host_port && count < lines.size())
+      lines[count++] = field.value;
   }
   if (count == 0) return std::nullopt;
   request.prefill = parse_prefill_hint(std::span(lines).first(count));
@@ -93,18 +98,21 @@ std::optional<Refusal> check_body(const SharedPlan& plan, RequestContext& reques
       }
     }
     if (json::detect_encoding(body) != json::EncodingProblem::none) {
-      return Refusal{SidecarError::invalid_pd_request, "The request body must be JSON in UTF-8 without a byte order mark."};
+      return Refusal{SidecarError::invalid_pd_request,
+                     "The request body must be JSON in UTF-8 without a byte order mark."};
     }
   }
   request.scan_status = request.scan.scan(body);
   if (plan.config.allow_client_handoff) return std::nullopt;
   if (request.scan_status == json::ScanStatus::object) {
     if (const auto forged = plan.guard.find_forged(request.scan)) {
-      return Refusal{SidecarError::invalid_pd_request, "This field is set by the sidecar and may not be sent.", forged};
+      return Refusal{SidecarError::invalid_pd_request,
+                     "This field is set by the sidecar and may not be sent.", forged};
     }
   } else if (strict && !body.empty() && request.scan_status != json::ScanStatus::not_an_object) {
     // No engine would serve it, and what can't be looked into is not passed on.
-    return Refusal{SidecarError::invalid_pd_request, "The request body is not valid JSON, or has too many members."};
+    return Refusal{SidecarError::invalid_pd_request,
+                   "The request body is not valid JSON, or has too many members."};
   }
   return std::nullopt;
 }

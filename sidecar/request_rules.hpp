@@ -19,7 +19,8 @@ struct Refusal {
 enum class RouteKind {
   other,       // streams to the local engine
   generation,  // one of the backend's routes
-  disguised,   // reaches one of the backend's handlers in the engine, under another spelling: guarded, never disaggregated
+  disguised,   // reaches one of the backend's handlers in the engine, under another spelling: guarded, never
+               // disaggregated
   local_health,
   local_ready,
 };
@@ -36,8 +37,8 @@ std::optional<Refusal> read_prefill_hint(const SharedPlan& plan, RequestContext&
 /// Whether the engine might take the body for JSON, by its head.
 bool may_be_json(const http1::RequestHead& head);
 
-/// Checks a whole body for what only a sidecar may send. `strict`: on generation routes a body that can't be looked into
-/// is refused as well. Leaves the scan in the request.
+/// Checks a whole body for what only a sidecar may send. `strict`: on generation routes a body that can't be
+/// looked into is refused as well. Leaves the scan in the request.
 std::optional<Refusal> check_body(const SharedPlan& plan, RequestContext& request, bool strict);
 
 }  // namespace handoff::sidecar

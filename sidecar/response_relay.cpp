@@ -30,7 +30,9 @@ void append_field(std::string& out, std::string_view name, std::string_view valu
   out += "\r\n";
 }
 
-bool has_no_body(unsigned status) { return status < 200 || status == 204 || status == 304; }
+bool has_no_body(unsigned status) {
+  return status < 200 || status == 204 || status == 304;
+}
 
 }  // namespace
 
@@ -90,7 +92,8 @@ void ResponseRelay::start(const http1::ResponseHead& head) {
 
 void ResponseRelay::start(const Answer& answer, bool length_known) {
   status_ = answer.status;
-  const auto reason = boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(answer.status));
+  const auto reason =
+      boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(answer.status));
   append_status_line(head_, answer.status, {reason.data(), reason.size()});
   for (const auto& [name, value] : answer.headers) append_field(head_, name, value);
   if (has_no_body(answer.status)) {
@@ -134,7 +137,8 @@ bool ResponseRelay::forward(std::span<const std::string_view> pieces, bool last)
     add(framing_bytes_);
   } else {
     constexpr std::size_t kLongestFrame = 24;
-    framing_bytes_.reserve((pieces.size() + 1) * kLongestFrame);  // never grows below: its bytes are pointed to
+    framing_bytes_.reserve((pieces.size() + 1) *
+                           kLongestFrame);  // never grows below: its bytes are pointed to
     std::size_t mark = 0;
     const auto add_framing = [&] {
       add(std::string_view(framing_bytes_).substr(mark));
@@ -220,14 +224,16 @@ Awaitable<RelayEnd> ResponseRelay::relay(UpstreamLeg& leg, std::string_view held
       }
     }
     if (body.complete) co_return RelayEnd::complete;
-    if (body.failure != LegFailure::none) co_return client_.gone() ? RelayEnd::client_gone : RelayEnd::engine_failed;
+    if (body.failure != LegFailure::none)
+      co_return client_.gone() ? RelayEnd::client_gone : RelayEnd::engine_failed;
   }
 }
 
 void ResponseRelay::break_off() {
   keep_alive_ = false;
   complete_ = false;
-  // Where only the connection's end marks the end of the body, a plain close would look like a complete answer.
+  // Where only the connection's end marks the end of the body, a plain close would look like a complete
+  // answer.
   if (framing_ == Framing::until_close) {
     client_.reset();
   } else {

@@ -29,9 +29,9 @@ Answer error_answer(SidecarError error, unsigned status, std::string_view messag
 
 enum class RelayEnd { complete, client_gone, engine_failed };
 
-/// Writes one answer to one client. Knows how much of it has gone out, and so what may still be said: before the first byte
-/// anything, afterwards only the rest or a visible break. Forwards what one read brought in one write, and reads
-/// no further while the client is behind. Owned by the exchange; one loop.
+/// Writes one answer to one client. Knows how much of it has gone out, and so what may still be said: before
+/// the first byte anything, afterwards only the rest or a visible break. Forwards what one read brought in
+/// one write, and reads no further while the client is behind. Owned by the exchange; one loop.
 class ResponseRelay {
  public:
   /// `close_after`: the connection can't be used again, whatever the answer.
@@ -47,8 +47,8 @@ class ResponseRelay {
   /// Sends an answer of our own. Only when nothing has been sent.
   Awaitable<RelayEnd> send(const Answer& answer);
 
-  /// Sends a reply whose head has been read: first `held`, body bytes that were kept back, then what the leg brings.
-  /// `held_is_all`: the leg has ended already.
+  /// Sends a reply whose head has been read: first `held`, body bytes that were kept back, then what the leg
+  /// brings. `held_is_all`: the leg has ended already.
   Awaitable<RelayEnd> relay(UpstreamLeg& leg, std::string_view held, bool held_is_all);
   /// Why relay() ended with engine_failed.
   LegFailure failure() const { return failure_; }

@@ -40,7 +40,8 @@ Sidecar::Sidecar(const SharedPlan& plan, std::span<const std::string> backend_va
   auto path = config.ready_path;
   auto interval = config.ready_interval;
   if (path.empty()) path = plan.backend ? std::string(plan.backend->health_path()) : "/health";
-  if (interval.count() == 0) interval = milliseconds(plan.backend ? plan.backend->health_interval_ms() : 1000);
+  if (interval.count() == 0)
+    interval = milliseconds(plan.backend ? plan.backend->health_interval_ms() : 1000);
   loops_.front()->watch_engine(std::move(path), std::max(interval, milliseconds(10)));
 }
 
@@ -87,7 +88,8 @@ Awaitable<> Sidecar::stop_after_signal() {
     return std::all_of(loops_.begin(), loops_.end(), [](const auto& loop) { return loop->sessions() == 0; });
   };
   const auto no_background = [this] {
-    return std::all_of(loops_.begin(), loops_.end(), [](const auto& loop) { return loop->background() == 0; });
+    return std::all_of(loops_.begin(), loops_.end(),
+                       [](const auto& loop) { return loop->background() == 0; });
   };
   co_await pause(plan_.config.drain_delay);
   for (const auto& loop : loops_) loop->close_listeners();
@@ -120,7 +122,9 @@ Awaitable<> Sidecar::stop_after_signal() {
 void Sidecar::log_totals() const {
   std::map<std::string, std::uint64_t, std::less<>> totals;
   for (const auto& loop : loops_) {
-    for (const auto& [name, value] : loop->counters().values()) totals[name] += value;
+    for (const auto& entry : loop->counters().entries()) {
+      totals[entry.group.empty() ? entry.name : entry.group + "." + entry.name] += entry.value;
+    }
   }
   telemetry::LogLine line(telemetry::Level::info, "stopped");
   for (const auto& [name, value] : totals) line.field(name, value);

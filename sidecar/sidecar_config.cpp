@@ -36,16 +36,17 @@ std::optional<std::string> wrong_admin_port(std::string_view text) {
 
 void declare_listening(config::OptionTable& table, SidecarConfig& config) {
   table.section("Listening");
-  table.add({.name = "DYN_SIDECAR_BIND", .help = "Address that the sidecar listens on; `::` for IPv6 and IPv4."},
-            config.bind, config::text());
-  table.add({.name = "DYN_SIDECAR_PORT", .help = "Port for inference requests; 0 lets the system choose."}, config.port,
-            config::port(config::ZeroPort::allowed));
+  table.add(
+      {.name = "DYN_SIDECAR_BIND", .help = "Address that the sidecar listens on; `::` for IPv6 and IPv4."},
+      config.bind, config::text());
+  table.add({.name = "DYN_SIDECAR_PORT", .help = "Port for inference requests; 0 lets the system choose."},
+            config.port, config::port(config::ZeroPort::allowed));
   table.add({.name = "DYN_SIDECAR_ADMIN_PORT",
              .help = "Port for /livez and /readyz; 0 turns it off, `auto` lets the system choose.",
              .validate = wrong_admin_port},
             config.admin_port, config::text());
-  table.add({.name = "DYN_SIDECAR_THREADS", .help = "Event loops; 0 means one per core, at most 4."}, config.threads,
-            config::whole_number(0, 256));
+  table.add({.name = "DYN_SIDECAR_THREADS", .help = "Event loops; 0 means one per core, at most 4."},
+            config.threads, config::whole_number(0, 256));
   table.add({.name = "DYN_SIDECAR_MAX_CONNECTIONS",
              .help = "Client connections in all; further ones wait to be accepted."},
             config.max_connections, config::whole_number(1, 1'000'000));
@@ -53,8 +54,8 @@ void declare_listening(config::OptionTable& table, SidecarConfig& config) {
 
 void declare_engine(config::OptionTable& table, SidecarConfig& config) {
   table.section("Decode engine");
-  table.add({.name = "DYN_DECODE_ENGINE_PORT", .help = "Port of the decode engine on localhost."}, config.engine_port,
-            config::port());
+  table.add({.name = "DYN_DECODE_ENGINE_PORT", .help = "Port of the decode engine on localhost."},
+            config.engine_port, config::port());
   table.add({.name = "DYN_SIDECAR_READY_PATH",
              .help = "Path of the engine that /ready asks; empty takes the backend's.",
              .validate = wrong_path},
@@ -62,31 +63,36 @@ void declare_engine(config::OptionTable& table, SidecarConfig& config) {
   table.add({.name = "DYN_SIDECAR_READY_INTERVAL_MS",
              .help = "How often /ready's answer is refreshed from the engine; 0 takes the backend's."},
             config.ready_interval, config::milliseconds(Millis(0), hours(1)));
-  table.add({.name = "DYN_MODEL_NAME", .help = "Name of the model, for the start-up log only."}, config.model_name,
-            config::text());
+  table.add({.name = "DYN_MODEL_NAME", .help = "Name of the model, for the start-up log only."},
+            config.model_name, config::text());
 }
 
 void declare_backend(config::OptionTable& table, SidecarConfig& config) {
   table.section("Backend");
-  table.add({.name = "DYN_SIDECAR_BACKEND",
-             .help = "Backend plugin: a name such as `vllm`, the path of a shared object, or `none`.",
-             .aliases = {{.name = "DYN_SIDECAR_PD_ADAPTER", .spellings = {{"none", ""}, {"vllm_nixl", "vllm"}}},
-                         {.name = "DYN_SIDECAR_PD_BACKEND", .spellings = {{"unavailable", ""}, {"sglang", "sglang"}}},
-                         {.name = "DYN_ADAPTER_MODE",
-                          .spellings = {{"none", ""}, {"trtllm-context-first", "trtllm"}},
-                          .any_case = true}}},
-            config.backend, config::text());
-  table.add({.name = "DYN_SIDECAR_BACKEND_DIR", .help = "Folder of the backend plugins; empty means beside the program."},
+  table.add(
+      {.name = "DYN_SIDECAR_BACKEND",
+       .help = "Backend plugin: a name such as `vllm`, the path of a shared object, or `none`.",
+       .aliases = {{.name = "DYN_SIDECAR_PD_ADAPTER", .spellings = {{"none", ""}, {"vllm_nixl", "vllm"}}},
+                   {.name = "DYN_SIDECAR_PD_BACKEND",
+                    .spellings = {{"unavailable", ""}, {"sglang", "sglang"}}},
+                   {.name = "DYN_ADAPTER_MODE",
+                    .spellings = {{"none", ""}, {"trtllm-context-first", "trtllm"}},
+                    .any_case = true}}},
+      config.backend, config::text());
+  table.add({.name = "DYN_SIDECAR_BACKEND_DIR",
+             .help = "Folder of the backend plugins; empty means beside the program."},
             config.backend_dir, config::text());
 }
 
 void declare_prefill(config::OptionTable& table, SidecarConfig& config) {
   table.section("Prefill");
-  table.add({.name = "DYN_SIDECAR_PREFILL_ALLOWLIST",
-             .help = "Prefill endpoints that the routing header may name: IPs, CIDRs, host names and `.suffix`, each "
-                     "optionally with `:port`; empty allows all.",
-             .validate = wrong_allowlist},
-            config.prefill_allowlist, config::text());
+  table.add(
+      {.name = "DYN_SIDECAR_PREFILL_ALLOWLIST",
+       .help =
+           "Prefill endpoints that the routing header may name: IPs, CIDRs, host names and `.suffix`, each "
+           "optionally with `:port`; empty allows all.",
+       .validate = wrong_allowlist},
+      config.prefill_allowlist, config::text());
   table.add({.name = "DYN_SIDECAR_ALLOW_CLIENT_HANDOFF",
              .help = "Pass on handoff fields that clients send; only for trusted clients."},
             config.allow_client_handoff, config::boolean());
@@ -108,15 +114,17 @@ void declare_prefill(config::OptionTable& table, SidecarConfig& config) {
 
 void declare_limits(config::OptionTable& table, SidecarConfig& config) {
   table.section("Limits and time-outs");
-  table.add({.name = "DYN_SIDECAR_CONNECT_TIMEOUT_MS", .help = "Time to connect to an engine."}, config.connect_timeout,
-            config::milliseconds());
+  table.add({.name = "DYN_SIDECAR_CONNECT_TIMEOUT_MS", .help = "Time to connect to an engine."},
+            config.connect_timeout, config::milliseconds());
   table.add({.name = "DYN_SIDECAR_READ_TIMEOUT_MS",
              .help = "Longest silence of an engine, and of a client that does not take its answer."},
             config.read_timeout, config::milliseconds());
-  table.add({.name = "DYN_SIDECAR_CLIENT_HEADER_TIMEOUT_MS", .help = "Time for a request's head, from its first byte."},
+  table.add({.name = "DYN_SIDECAR_CLIENT_HEADER_TIMEOUT_MS",
+             .help = "Time for a request's head, from its first byte."},
             config.client_header_timeout, config::milliseconds());
-  table.add({.name = "DYN_SIDECAR_CLIENT_BODY_TIMEOUT_MS", .help = "Time for a request body that is read whole."},
-            config.client_body_timeout, config::milliseconds());
+  table.add(
+      {.name = "DYN_SIDECAR_CLIENT_BODY_TIMEOUT_MS", .help = "Time for a request body that is read whole."},
+      config.client_body_timeout, config::milliseconds());
   table.add({.name = "DYN_SIDECAR_CLIENT_IDLE_TIMEOUT_MS",
              .help = "How long an idle client connection is kept; longer than the gateway keeps it."},
             config.client_idle_timeout, config::milliseconds());
@@ -126,11 +134,12 @@ void declare_limits(config::OptionTable& table, SidecarConfig& config) {
             config.max_header_bytes, config::byte_count(1024, 1024 * 1024));
   table.add({.name = "DYN_SIDECAR_MAX_HELD_BYTES",
              .help = "Decode bytes held while prefill is not over; beyond, the engine waits."},
-            config.max_held_bytes, config::byte_count(1));
+            config.max_held_bytes, config::byte_count(64 * 1024));
   table.add({.name = "DYN_SIDECAR_MAX_BUFFERED_BYTES",
              .help = "Request bodies and kept replies in all; beyond, requests get 503."},
             config.max_buffered_bytes, config::byte_count(1024 * 1024));
-  table.add({.name = "DYN_SIDECAR_MAX_IDLE_UPSTREAM", .help = "Idle connections to engines kept by each event loop."},
+  table.add({.name = "DYN_SIDECAR_MAX_IDLE_UPSTREAM",
+             .help = "Idle connections to engines kept by each event loop."},
             config.max_idle_upstream, config::whole_number(0, 100000));
 }
 

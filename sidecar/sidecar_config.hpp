@@ -21,12 +21,12 @@ struct SidecarConfig {
   std::string bind = "0.0.0.0";
   std::uint16_t port = 8000;
   std::string admin_port = "9091";  // a port, 0 for none, or auto
-  std::uint64_t threads = 0;  // 0: one per core, at most 4
+  std::uint64_t threads = 0;        // 0: one per core, at most 4
   std::uint64_t max_connections = 10000;
 
   // The decode engine
   std::uint16_t engine_port = 8001;
-  std::string ready_path;  // empty: the backend's
+  std::string ready_path;                       // empty: the backend's
   std::chrono::milliseconds ready_interval{0};  // zero: the backend's
 
   // The backend

@@ -10,8 +10,8 @@
 
 namespace handoff::sidecar {
 
-/// An event with at most one waiter. A notify() without a waiter is remembered, once. The waiter is resumed from the loop,
-/// never inside notify(), so that the notifier may be destroyed by what the waiter does.
+/// An event with at most one waiter. A notify() without a waiter is remembered, once. The waiter is resumed
+/// from the loop, never inside notify(), so that the notifier may be destroyed by what the waiter does.
 class Signal {
  public:
   explicit Signal(Executor executor) : executor_(std::move(executor)) {}

@@ -15,7 +15,9 @@ constexpr std::string_view kProgram = "handoff-sidecar";
 constexpr std::string_view kVersion = HANDOFF_VERSION;
 constexpr std::size_t kLargestSettingFile = 64 * 1024;
 
-bool means_none(std::string_view backend) { return backend.empty() || backend == "none" || backend == "unavailable"; }
+bool means_none(std::string_view backend) {
+  return backend.empty() || backend == "none" || backend == "unavailable";
+}
 
 config::DeclaredKind kind_of(const BackendConfigKey& key) {
   switch (key.kind) {
@@ -47,11 +49,13 @@ bool is_one_of(std::string_view value, std::string_view comma_list) {
   }
 }
 
-void declare_backend_keys(config::OptionTable& table, const LoadedBackend& backend, config::DeclaredValues& values) {
+void declare_backend_keys(config::OptionTable& table, const LoadedBackend& backend,
+                          config::DeclaredValues& values) {
   if (backend.config_keys().empty()) return;
   table.section("Backend " + std::string(backend.name()));
   for (const auto& key : backend.config_keys()) {
-    config::OptionSpec spec{.name = std::string(key.name), .help = std::string(key.help), .secret = key.secret};
+    config::OptionSpec spec{
+        .name = std::string(key.name), .help = std::string(key.help), .secret = key.secret};
     if (key.kind == HANDOFF_CONFIG_CHOICE) {
       spec.help += " One of: " + std::string(key.accepts) + ".";
       spec.validate = [accepts = key.accepts](std::string_view value) -> std::optional<std::string> {
@@ -64,11 +68,13 @@ void declare_backend_keys(config::OptionTable& table, const LoadedBackend& backe
 }
 
 // Backends do no I/O, so a setting that names a file is handed over as the file's content.
-std::string read_setting_file(const std::string& name, const std::string& path, std::vector<std::string>& problems) {
+std::string read_setting_file(const std::string& name, const std::string& path,
+                              std::vector<std::string>& problems) {
   std::ifstream file(path, std::ios::binary);
   std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file.good() && !file.eof()) problems.push_back(name + ": cannot read the file '" + path + "'");
-  if (content.size() > kLargestSettingFile) problems.push_back(name + ": the file '" + path + "' is larger than 64 KiB");
+  if (content.size() > kLargestSettingFile)
+    problems.push_back(name + ": the file '" + path + "' is larger than 64 KiB");
   return content;
 }
 
@@ -115,7 +121,8 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
   if (auto* rules = std::get_if<PrefillAllowlist>(&allowlist)) result.plan.allowlist = std::move(*rules);
   result.plan.local_engine = make_engine_address("localhost", config.engine_port);
   if (config.port != 0 && config.port == config.engine_port) {
-    problems.emplace_back("DYN_SIDECAR_PORT and DYN_DECODE_ENGINE_PORT are the same port: the sidecar would call itself");
+    problems.emplace_back(
+        "DYN_SIDECAR_PORT and DYN_DECODE_ENGINE_PORT are the same port: the sidecar would call itself");
   }
   if (config.port != 0 && config.admin_port == std::to_string(config.port)) {
     problems.emplace_back("DYN_SIDECAR_ADMIN_PORT and DYN_SIDECAR_PORT are the same port");
@@ -141,6 +148,19 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
     result.text = result.settings;
   }
   return result;
+}
+
+std::string settings_markdown(const std::vector<std::string>& backends) {
+  SidecarConfig config;
+  config::DeclaredValues declared;
+  config::OptionTable table;
+  declare_options(table, config);
+  std::vector<LoadedBackend> loaded;  // the rows refer to their texts
+  for (const auto& backend : backends) {
+    loaded.push_back(load_backend(resolve_backend_path(backend, {})));
+    declare_backend_keys(table, loaded.back(), declared);
+  }
+  return table.markdown_table();
 }
 
 }  // namespace handoff::sidecar

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/deferred.hpp>
+#include <boost/asio/experimental/parallel_group.hpp>
 #include <cerrno>
 #include <climits>
 #include <utility>
@@ -57,8 +57,9 @@ Awaitable<bool> Transport::wait_writable() {
 }
 
 Awaitable<bool> Transport::wait_either() {
-  auto group = net::experimental::make_parallel_group(socket_.async_wait(tcp::socket::wait_read, net::deferred),
-                                                      socket_.async_wait(tcp::socket::wait_write, net::deferred));
+  auto group =
+      net::experimental::make_parallel_group(socket_.async_wait(tcp::socket::wait_read, net::deferred),
+                                             socket_.async_wait(tcp::socket::wait_write, net::deferred));
   auto [order, read_ec, write_ec] =
       co_await group.async_wait(net::experimental::wait_for_one(), kUseAwaitable);
   co_return order[0] == 0 ? !read_ec : !write_ec;

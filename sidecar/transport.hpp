@@ -17,11 +17,12 @@ struct IoResult {
   std::size_t size = 0;  // bytes moved; positive if ok
 };
 
-/// One connected socket. Reads and writes never block and never wait; the two waits are the only suspension points.
+/// One connected socket. Reads and writes never block and never wait; the two waits are the only suspension
+/// points.
 ///
-/// This is the seam for TLS: a second implementation of these calls over a TLS session fits the same contract (a
-/// record layer also says "not now, wait for readable"), and nothing above this class knows what the bytes were.
-/// Owned by one connection object, used on its loop's thread.
+/// This is the seam for TLS: a second implementation of these calls over a TLS session fits the same contract
+/// (a record layer also says "not now, wait for readable"), and nothing above this class knows what the bytes
+/// were. Owned by one connection object, used on its loop's thread.
 class Transport {
  public:
   explicit Transport(Socket socket);
@@ -32,10 +33,12 @@ class Transport {
   IoResult try_write(std::span<const iovec> pieces);
   IoResult try_write(const char* data, std::size_t size);
 
-  /// Suspends until the socket is readable (or writable), or cancel_waits() was called. False: cancelled or failed.
+  /// Suspends until the socket is readable (or writable), or cancel_waits() was called. False: cancelled or
+  /// failed.
   Awaitable<bool> wait_readable();
   Awaitable<bool> wait_writable();
-  /// Suspends until either direction is ready. Costs more than the others; for uploads that might be answered early.
+  /// Suspends until either direction is ready. Costs more than the others; for uploads that might be answered
+  /// early.
   Awaitable<bool> wait_either();
 
   /// Ends pending waits with false. The stream itself stays usable.

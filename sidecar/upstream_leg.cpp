@@ -59,6 +59,7 @@ void UpstreamLeg::cancel() {
 }
 
 void UpstreamLeg::nudge() {
+  if (!reading_) return;
   nudged_ = true;
   if (connection_) connection_->transport.cancel_waits();
 }
@@ -92,8 +93,10 @@ Awaitable<LegFailure> UpstreamLeg::open() {
     overall_->arm(request_.deadline);
   }
   auto failure = co_await attempt(/*allow_kept=*/true);
-  if (failure == LegFailure::reset && reused_ && !reply_started_ && request_.may_resend && request_.upload == nullptr) {
-    // The engine closed a kept connection just as we used it. Nothing was answered, and sending again does no harm.
+  if (failure == LegFailure::reset && reused_ && !reply_started_ && request_.may_resend &&
+      request_.upload == nullptr) {
+    // The engine closed a kept connection just as we used it. Nothing was answered, and sending again does no
+    // harm.
     failure = co_await attempt(/*allow_kept=*/false);
   }
   if (failure != LegFailure::none) close();
@@ -106,14 +109,15 @@ Awaitable<LegFailure> UpstreamLeg::attempt(bool allow_kept) {
   cut_short_ = false;
   times_.sent = {};
   carry_.clear();
-  parser_ = http1::ResponseParser(request_.is_head);
+  parser_.reset();
   if (cancelled_) co_return LegFailure::cancelled;
-  if (allow_kept) connection_ = context_.pool.take(request_.engine, !request_.may_resend);
+  if (allow_kept) connection_ = context_.pool.take(request_.engine);
   if (connection_) {
     reused_ = true;
   } else {
     const auto failure = co_await connect();
     if (failure != LegFailure::none) co_return failure;
+    if (const auto why = interrupted(); why != LegFailure::none) co_return why;
   }
   connection_->on_deadline = [this] {
     silent_too_long_ = true;
@@ -174,21 +178,25 @@ Awaitable<LegFailure> UpstreamLeg::connect_one(const tcp::endpoint& endpoint, So
 }
 
 Awaitable<bool> UpstreamLeg::wait_readable() {
+  if (interrupted() != LegFailure::none) co_return false;  // it came while nobody waited here
   connection_->deadline.arm(context_.read_timeout);
   const bool ready = co_await connection_->transport.wait_readable();
   if (connection_) connection_->deadline.disarm();
-  co_return ready && interrupted() == LegFailure::none;
+  co_return ready&& interrupted() == LegFailure::none;
 }
 
 Awaitable<bool> UpstreamLeg::wait_writable() {
+  if (interrupted() != LegFailure::none) co_return false;
   connection_->deadline.arm(context_.read_timeout);
   // An engine may answer before it has taken the whole body (413, say), and then stop reading.
   const bool ready = co_await connection_->transport.wait_either();
   if (connection_) connection_->deadline.disarm();
-  co_return ready && interrupted() == LegFailure::none;
+  co_return ready&& interrupted() == LegFailure::none;
 }
 
-bool UpstreamLeg::early_reply() const { return !connection_->transport.is_quiet(); }
+bool UpstreamLeg::early_reply() const {
+  return !connection_->transport.is_quiet();
+}
 
 Awaitable<LegFailure> UpstreamLeg::send_wire(std::span<iovec> pieces) {
   std::size_t at = 0;
@@ -230,7 +238,8 @@ Awaitable<LegFailure> UpstreamLeg::send() {
     if (!piece.empty()) wire.push_back({const_cast<char*>(piece.data()), piece.size()});
   }
   auto failure = co_await send_wire(wire);
-  if (failure == LegFailure::none && request_.upload != nullptr && !cut_short_) failure = co_await send_upload();
+  if (failure == LegFailure::none && request_.upload != nullptr && !cut_short_)
+    failure = co_await send_upload();
   if (failure == LegFailure::none) times_.sent = Clock::now();
   if (failure == LegFailure::none && request_.on_sent) request_.on_sent();
   co_return failure;
@@ -285,7 +294,8 @@ Awaitable<LegFailure> UpstreamLeg::read_head() {
       }
       // Upgrades were never asked for, so 101 is as wrong as broken syntax.
       if (parsed.status != http1::HeadStatus::complete || head_.status == 101 || head_.status < 100) {
-        co_return parsed.status == http1::HeadStatus::too_large ? LegFailure::too_large : LegFailure::malformed;
+        co_return parsed.status == http1::HeadStatus::too_large ? LegFailure::too_large
+                                                                : LegFailure::malformed;
       }
       data.remove_prefix(parsed.consumed);
       if (head_.status >= 200) {
@@ -293,7 +303,7 @@ Awaitable<LegFailure> UpstreamLeg::read_head() {
         carry_ = std::string(data);  // kept apart from scratch, which other legs use
         co_return LegFailure::none;
       }
-      parser_ = http1::ResponseParser(request_.is_head);  // an interim response; the real one follows
+      parser_.reset();  // an interim response; the real one follows
       if (data.empty()) {
         carry_.clear();
         break;
@@ -312,7 +322,8 @@ UpstreamLeg::Body UpstreamLeg::first() {
     return {LegFailure::none, true, {}};
   }
   if (carry_.empty()) return {};
-  // first() is called right after open(), but the loop may have served others in between: the bytes are our own.
+  // first() is called right after open(), but the loop may have served others in between: the bytes are our
+  // own.
   std::string data = std::move(carry_);
   carry_.clear();
   first_bytes_ = std::move(data);
@@ -322,7 +333,11 @@ UpstreamLeg::Body UpstreamLeg::first() {
 Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
   while (true) {
     bool ready = read_was_full_;
-    if (!ready) ready = co_await wait_readable();
+    if (!ready) {
+      reading_ = true;
+      ready = co_await wait_readable();
+      reading_ = false;
+    }
     if (!ready) {
       const auto why = interrupted();
       if (why == LegFailure::none && std::exchange(nudged_, false)) co_return Body{};
@@ -373,7 +388,8 @@ UpstreamLeg::Body UpstreamLeg::finish_at_end() {
 void UpstreamLeg::release() {
   times_.done = Clock::now();
   overall_.reset();
-  // Bytes behind the reply, or a request that was answered before it was sent: the connection's state is unknown.
+  // Bytes behind the reply, or a request that was answered before it was sent: the connection's state is
+  // unknown.
   const bool clean = carry_.empty() && head_.keep_alive && fully_sent();
   connection_->deadline.disarm();
   connection_->on_deadline = nullptr;

@@ -46,12 +46,13 @@ class BodySource {
   virtual void cancel_wait() = 0;
 };
 
-/// The request as it goes on the wire. `head` ends with the empty line. Pieces are borrowed until the leg is closed.
+/// The request as it goes on the wire. `head` ends with the empty line. Pieces are borrowed until the leg is
+/// closed.
 struct LegRequest {
   EngineAddress engine;
   std::string head;
   std::span<const std::string_view> body;
-  BodySource* upload = nullptr;   // instead of body
+  BodySource* upload = nullptr;  // instead of body
   bool is_head = false;
   bool may_resend = false;        // sending it twice does no harm
   milliseconds deadline{0};       // for all of it; zero: none
@@ -72,9 +73,10 @@ struct LegTimes {
   Clock::time_point started{}, sent{}, head{}, done{};
 };
 
-/// A conversation with an engine: open() sends the request and reads the reply's head, read() gives its body piece by
-/// piece. Owned by an exchange; all on one loop. close() or destruction before the reply's end closes the connection,
-/// which is what tells an engine to abort the request; after the end it goes back to the pool.
+/// A conversation with an engine: open() sends the request and reads the reply's head, read() gives its body
+/// piece by piece. Owned by an exchange; all on one loop. close() or destruction before the reply's end
+/// closes the connection, which is what tells an engine to abort the request; after the end it goes back to
+/// the pool.
 class UpstreamLeg {
  public:
   UpstreamLeg(LegContext& context, LegRequest request);
@@ -82,8 +84,8 @@ class UpstreamLeg {
   UpstreamLeg(const UpstreamLeg&) = delete;
   UpstreamLeg& operator=(const UpstreamLeg&) = delete;
 
-  /// Suspends until the final head is there. Retries once on a new connection if a kept one fails before any byte of the
-  /// reply and the request may be sent again.
+  /// Suspends until the final head is there. Retries once on a new connection if a kept one fails before any
+  /// byte of the reply and the request may be sent again.
   Awaitable<LegFailure> open();
 
   struct Body {
@@ -98,7 +100,8 @@ class UpstreamLeg {
 
   /// Makes open() and read() end soon with `cancelled`. May be called from anywhere on the loop.
   void cancel();
-  /// Makes a suspended read() return with nothing, so that its caller can look at what has changed.
+  /// Makes a suspended read() return with nothing, so that its caller can look at what has changed. Without one, nothing
+  /// happens: open() goes on.
   void nudge();
   /// Closes the connection now; only when neither open() nor read() is suspended.
   void close();
@@ -135,7 +138,7 @@ class UpstreamLeg {
   http1::ResponseParser parser_;
   http1::ResponseHead head_;
   std::vector<std::string_view> pieces_;
-  std::string carry_;  // bytes read but not yet understood
+  std::string carry_;        // bytes read but not yet understood
   std::string first_bytes_;  // body bytes that came with the head
   LegTimes times_;
   std::optional<Deadline> overall_;
@@ -146,6 +149,7 @@ class UpstreamLeg {
   bool reply_started_ = false;
   bool reused_ = false;
   bool cancelled_ = false;
+  bool reading_ = false;
   bool nudged_ = false;
   bool silent_too_long_ = false;
   bool past_deadline_ = false;

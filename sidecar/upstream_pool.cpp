@@ -15,12 +15,14 @@ EngineAddress make_engine_address(std::string_view host, std::uint16_t port) {
 }
 
 UpstreamConnection::UpstreamConnection(DeadlineQueue& deadlines, Socket socket, std::string connection_key)
-    : transport(std::move(socket)), deadline(deadlines, [this] { on_deadline(); }), key(std::move(connection_key)) {}
+    : transport(std::move(socket)),
+      deadline(deadlines, [this] { on_deadline(); }),
+      key(std::move(connection_key)) {}
 
 UpstreamPool::UpstreamPool(DeadlineQueue& deadlines, milliseconds idle_limit, std::size_t max_idle)
     : deadlines_(deadlines), idle_limit_(idle_limit), max_idle_(max_idle) {}
 
-std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engine, bool must_be_alive) {
+std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engine) {
   const auto found = idle_.find(engine.authority);
   if (found == idle_.end()) return nullptr;
   auto& kept = found->second;
@@ -28,7 +30,8 @@ std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engi
     auto connection = std::move(kept.back());
     kept.pop_back();
     --idle_count_;
-    if (must_be_alive && !connection->transport.is_quiet()) continue;
+    // Closed by the engine, or it said something that nobody asked for: that would be read as the next request's answer.
+    if (!connection->transport.is_quiet()) continue;
     if (kept.empty()) idle_.erase(found);
     connection->deadline.disarm();
     connection->on_deadline = nullptr;
@@ -52,7 +55,8 @@ void UpstreamPool::drop(UpstreamConnection& connection) {
   const auto found = idle_.find(connection.key);
   if (found == idle_.end()) return;
   auto& kept = found->second;
-  const auto at = std::find_if(kept.begin(), kept.end(), [&](const auto& other) { return other.get() == &connection; });
+  const auto at =
+      std::find_if(kept.begin(), kept.end(), [&](const auto& other) { return other.get() == &connection; });
   if (at == kept.end()) return;
   auto doomed = std::move(*at);  // outlives its own deadline's call
   kept.erase(at);

@@ -36,14 +36,15 @@ class UpstreamConnection {
   const std::string key;
 };
 
-/// Idle connections of one loop, last used first. Bounded per engine and in all; an idle connection lives no longer
-/// than `idle_limit`, which must be below the engine's own keep-alive limit, or requests would run into its close.
+/// Idle connections of one loop, last used first. Bounded per engine and in all; an idle connection lives no
+/// longer than `idle_limit`, which must be below the engine's own keep-alive limit, or requests would run
+/// into its close.
 class UpstreamPool {
  public:
   UpstreamPool(DeadlineQueue& deadlines, milliseconds idle_limit, std::size_t max_idle);
 
-  /// A kept connection, or null. `must_be_alive`: it is looked at first, for requests that can't be sent twice.
-  std::unique_ptr<UpstreamConnection> take(const EngineAddress& engine, bool must_be_alive);
+  /// A kept connection on which the engine has neither hung up nor said anything since, or null.
+  std::unique_ptr<UpstreamConnection> take(const EngineAddress& engine);
   void give_back(std::unique_ptr<UpstreamConnection> connection);
   void close_idle();
   std::size_t idle_count() const { return idle_count_; }

@@ -180,7 +180,8 @@ typedef struct handoff_config {
   size_t setting_count;
 } handoff_config;
 
-/* A client request on one of the backend's routes, whole. Everything in it lives until end() returns. */
+/* A client request on one of the backend's routes, whole. What it points to lives until end() returns; the
+ * struct itself is gone when begin() returns. */
 typedef struct handoff_request {
   uint32_t struct_size;
   uint32_t has_prefill; /* 1: a prefill endpoint was given (and is valid and allowed); 0: decode only */
@@ -221,11 +222,16 @@ typedef struct handoff_request {
 #define HANDOFF_OUTCOME_BROKEN 3u      /* an answer was begun and could not be finished */
 #define HANDOFF_OUTCOME_SHUTDOWN 4u    /* cancelled because the sidecar stops */
 
-/* Event flags. */
+/* Event flags. In END they speak of the decode-role leg that was started last; no such leg: all zero. */
 #define HANDOFF_REQUEST_SENT 1u   /* some byte of the leg's request may have reached the engine */
 #define HANDOFF_REUSED 2u         /* the leg ran on a kept-alive connection */
 #define HANDOFF_REPLY_STARTED 4u  /* some byte of the reply was received */
-#define HANDOFF_CLIENT_STARTED 8u /* some byte of an answer went to the client */
+#define HANDOFF_CLIENT_STARTED 8u /* some byte of an answer went to the client: it is too late for another \
+                                   */
+
+/* A leg that is the client's answer (RELAY, or after relay()) reports LEG_FAILED only while no byte of it has
+ * gone to the client. From then on its end is the exchange's end: END with ANSWERED or BROKEN, and the
+ * sidecar breaks the client's connection visibly by itself. LEG_BODY of a HOLD leg stops at relay(). */
 
 /* Borrowed for the call to event(), pointers included. Copy what has to last. */
 typedef struct handoff_event {
@@ -332,7 +338,7 @@ typedef struct handoff_failure {
 } handoff_failure;
 #define HANDOFF_NO_LEG 0xffffffffu
 
-#define HANDOFF_MAX_SCANS 32u
+#define HANDOFF_MAX_SCANS 1024u
 
 /* The sidecar's table. The BACKEND calls these, on its loop's thread, inside begin() or event() (json and
  * random also inside create()). The pointer and its functions stay valid until destroy() returns.

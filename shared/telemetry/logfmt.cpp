@@ -24,6 +24,22 @@ constexpr bool is_bare(char c) {
   return c > ' ' && c < 0x7F && c != '"' && c != '\\' && c != '=';
 }
 
+// Each byte of each line is asked about, so the answers are looked up.
+template <bool (*Is)(char)>
+constexpr std::array<bool, 256> make_table() {
+  std::array<bool, 256> table{};
+  for (unsigned c = 0; c < table.size(); ++c) table[c] = Is(static_cast<char>(c));
+  return table;
+}
+constexpr auto kNameBytes = make_table<is_name_byte>();
+constexpr auto kBareBytes = make_table<is_bare>();
+
+std::size_t leading(std::string_view text, const std::array<bool, 256>& table) {
+  std::size_t count = 0;
+  while (count < text.size() && table[static_cast<unsigned char>(text[count])]) ++count;
+  return count;
+}
+
 void append_hex(std::string& line, std::string_view prefix, unsigned value) {
   line += prefix;
   line += kHexDigits[(value >> 4U) & 15U];
@@ -98,14 +114,19 @@ std::string_view cut(std::string_view value) {
 }  // namespace
 
 void append_name(std::string& line, std::string_view name) {
-  for (const char c : name) line += is_name_byte(c) ? c : '_';
+  while (true) {
+    const auto fine = leading(name, kNameBytes);
+    line.append(name.substr(0, fine));
+    if (fine == name.size()) return;
+    line += '_';
+    name.remove_prefix(fine + 1);
+  }
 }
 
 void append_value(std::string& line, std::string_view value) {
   const bool too_long = value.size() > kValueBytes;
   if (too_long) value = cut(value);
-  std::size_t bare = 0;
-  while (bare < value.size() && is_bare(value[bare])) ++bare;
+  const auto bare = leading(value, kBareBytes);
   if (bare == value.size() && bare != 0 && !too_long) {
     line += value;
     return;

@@ -17,8 +17,8 @@ struct HeaderField {
   HeaderClass kind;
 };
 
-/// What both kinds of head have. All views point into `text`, so a head stays where it is; clear() makes it ready
-/// for the next message and keeps its memory.
+/// What both kinds of head have. All views point into `text`, so a head stays where it is; clear() makes it
+/// ready for the next message and keeps its memory.
 struct MessageHead {
   MessageHead() = default;
   MessageHead(const MessageHead&) = delete;
@@ -26,8 +26,8 @@ struct MessageHead {
 
   std::vector<char> text;
   std::vector<HeaderField> fields;
-  int version = 11;             // 10 or 11
-  bool keep_alive = false;      // the sender's wish, by version and Connection
+  int version = 11;         // 10 or 11
+  bool keep_alive = false;  // the sender's wish, by version and Connection
   bool chunked = false;
   ConnectionOptions connection;
   std::optional<std::uint64_t> content_length;

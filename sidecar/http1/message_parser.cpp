@@ -5,6 +5,7 @@
 #include <boost/beast/http/basic_parser.hpp>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "sidecar/ascii.hpp"
@@ -16,9 +17,13 @@ namespace beast_http = boost::beast::http;
 using boost::system::error_code;
 using BeastView = boost::beast::string_view;
 
-std::string_view to_std(BeastView text) { return {text.data(), text.size()}; }
+std::string_view to_std(BeastView text) {
+  return {text.data(), text.size()};
+}
 
-error_code refused() { return beast_http::make_error_code(beast_http::error::bad_value); }
+error_code refused() {
+  return beast_http::make_error_code(beast_http::error::bad_value);
+}
 
 // What Beast tells while it parses, written into a head, and afterwards into a list of pieces.
 template <bool IsRequest, class Head>
@@ -39,7 +44,8 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
   bool too_many_fields() const { return too_many_fields_; }
 
  private:
-  void on_request_impl(beast_http::verb, BeastView method, BeastView target, int version, error_code&) override {
+  void on_request_impl(beast_http::verb, BeastView method, BeastView target, int version,
+                       error_code&) override {
     if constexpr (IsRequest) {
       head_->method = to_std(method);
       head_->target = to_std(target);
@@ -68,7 +74,8 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
       case HeaderClass::content_length:
         // Two of them, or a list, is how one message is made to look like two.
         if (content_lengths_++ > 0 && IsRequest) ec = refused();
-        if (!std::all_of(field.value.begin(), field.value.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+        if (!std::all_of(field.value.begin(), field.value.end(),
+                         [](char c) { return c >= '0' && c <= '9'; })) {
           ec = refused();
         }
         break;
@@ -148,13 +155,13 @@ bool names_other_version(std::string_view head) {
   const auto at = line.rfind("HTTP/");
   if (at == std::string_view::npos) return false;
   const auto version = line.substr(at + 5, 3);
-  return version.size() == 3 && version[1] == '.' && version != "1.1" && version != "1.0" && version[0] >= '0' &&
-         version[0] <= '9' && version[2] >= '0' && version[2] <= '9';
+  return version.size() == 3 && version[1] == '.' && version != "1.1" && version != "1.0" &&
+         version[0] >= '0' && version[0] <= '9' && version[2] >= '0' && version[2] <= '9';
 }
 
 template <bool IsRequest, class Head>
-HeadResult parse_whole_head(Collector<IsRequest, Head>& parser, std::string_view data, const HeadLimits& limits,
-                            Head& head) {
+HeadResult parse_whole_head(Collector<IsRequest, Head>& parser, std::string_view data,
+                            const HeadLimits& limits, Head& head) {
   const auto start = IsRequest ? skip_empty_lines(data) : 0;
   const auto text = data.substr(start);
   if (start > 64) return {HeadStatus::malformed};
@@ -172,6 +179,7 @@ HeadResult parse_whole_head(Collector<IsRequest, Head>& parser, std::string_view
   const auto size = end + kEndOfHead.size();
   if (size > limits.bytes) return {HeadStatus::too_large};
   head.clear();
+  head.fields.reserve(16);
   head.text.assign(text.data(), text.data() + size);
   const std::string_view copy(head.text.data(), size);
   if (has_ambiguous_lines(copy.substr(0, end + 1))) return {HeadStatus::malformed};
@@ -181,7 +189,8 @@ HeadResult parse_whole_head(Collector<IsRequest, Head>& parser, std::string_view
   parser.end_head();
   if (parser.too_many_fields()) return {HeadStatus::too_large};
   if (ec || consumed != size || !parser.is_header_done()) {
-    if (ec == beast_http::error::bad_version && names_other_version(copy)) return {HeadStatus::unsupported_version};
+    if (ec == beast_http::error::bad_version && names_other_version(copy))
+      return {HeadStatus::unsupported_version};
     return {HeadStatus::malformed};
   }
   return {HeadStatus::complete, start + size};
@@ -204,15 +213,19 @@ BodyResult parse_some_body(Parser& parser, std::string_view data, std::vector<st
 
 }  // namespace
 
+// Beast's parsers serve one message, so the next one is made in the same place.
 struct RequestParser::Impl {
-  Collector<true, RequestHead> parser;
+  Impl() { made.emplace(); }
+  std::optional<Collector<true, RequestHead>> made;
+  Collector<true, RequestHead>& parser() { return *made; }
 };
 
 RequestParser::RequestParser() : impl_(std::make_unique<Impl>()) {}
 RequestParser::~RequestParser() = default;
+void RequestParser::reset() { impl_->made.emplace(); }
 
 HeadResult RequestParser::parse_head(std::string_view data, const HeadLimits& limits, RequestHead& head) {
-  const auto result = parse_whole_head(impl_->parser, data, limits, head);
+  const auto result = parse_whole_head(impl_->parser(), data, limits, head);
   if (result.status == HeadStatus::complete) {
     if (const auto* expect = head.find(HeaderClass::expect)) {
       head.expects_continue = equals_ignoring_case(expect->value, "100-continue");
@@ -222,32 +235,38 @@ HeadResult RequestParser::parse_head(std::string_view data, const HeadLimits& li
 }
 
 BodyResult RequestParser::parse_body(std::string_view data, std::vector<std::string_view>& pieces) {
-  return parse_some_body(impl_->parser, data, pieces);
+  return parse_some_body(impl_->parser(), data, pieces);
 }
 
-bool RequestParser::is_complete() const { return impl_->parser.is_done(); }
+bool RequestParser::is_complete() const {
+  return impl_->parser().is_done();
+}
 
 struct ResponseParser::Impl {
-  Collector<false, ResponseHead> parser;
+  std::optional<Collector<false, ResponseHead>> made;
+  Collector<false, ResponseHead>& parser() { return *made; }
 };
 
-ResponseParser::ResponseParser(bool to_head_request) : impl_(std::make_unique<Impl>()) {
-  impl_->parser.skip(to_head_request);
+ResponseParser::ResponseParser(bool to_head_request)
+    : impl_(std::make_unique<Impl>()), to_head_request_(to_head_request) {
+  reset();
 }
 ResponseParser::~ResponseParser() = default;
-ResponseParser::ResponseParser(ResponseParser&&) noexcept = default;
-ResponseParser& ResponseParser::operator=(ResponseParser&&) noexcept = default;
+void ResponseParser::reset() {
+  impl_->made.emplace();
+  impl_->parser().skip(to_head_request_);
+}
 
 HeadResult ResponseParser::parse_head(std::string_view data, const HeadLimits& limits, ResponseHead& head) {
-  return parse_whole_head(impl_->parser, data, limits, head);
+  return parse_whole_head(impl_->parser(), data, limits, head);
 }
 
 BodyResult ResponseParser::parse_body(std::string_view data, std::vector<std::string_view>& pieces) {
-  return parse_some_body(impl_->parser, data, pieces);
+  return parse_some_body(impl_->parser(), data, pieces);
 }
 
 BodyStatus ResponseParser::parse_end() {
-  auto& parser = impl_->parser;
+  auto& parser = impl_->parser();
   if (parser.is_done()) return BodyStatus::complete;
   if (!parser.is_header_done()) return BodyStatus::malformed;
   error_code ec;
@@ -255,6 +274,8 @@ BodyStatus ResponseParser::parse_end() {
   return !ec && parser.is_done() ? BodyStatus::complete : BodyStatus::malformed;
 }
 
-bool ResponseParser::is_complete() const { return impl_->parser.is_done(); }
+bool ResponseParser::is_complete() const {
+  return impl_->parser().is_done();
+}
 
 }  // namespace handoff::sidecar::http1

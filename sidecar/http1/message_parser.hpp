@@ -1,5 +1,5 @@
-// HTTP/1.1 messages, parsed where they lie. Beast's parser does the grammar; the checks that a proxy must add to it
-// (framing that two implementations might read differently) are here.
+// HTTP/1.1 messages, parsed where they lie. Beast's parser does the grammar; the checks that a proxy must add
+// to it (framing that two implementations might read differently) are here.
 #pragma once
 
 #include <cstddef>
@@ -36,18 +36,20 @@ struct BodyResult {
   std::size_t consumed = 0;  // what is left over must be given again, with more behind it
 };
 
-/// Longest run of unconsumed bytes that a body parser may ask to see again: a chunk header or a trailer section.
+/// Longest run of unconsumed bytes that a body parser may ask to see again: a chunk header or a trailer
+/// section.
 inline constexpr std::size_t kMaxCarry = 16 * 1024;
 
-/// One request. Made for each message; owned by the connection that reads it.
+/// One request at a time; reset() makes it ready for the next. Owned by the connection that reads it.
 class RequestParser {
  public:
   RequestParser();
   ~RequestParser();
+  void reset();
   /// Looks for a whole head at the start of `data`. `head` is filled when the status is `complete`.
   HeadResult parse_head(std::string_view data, const HeadLimits& limits, RequestHead& head);
-  /// Takes body bytes; appends the pieces of content, as views into `data`, in order. A chunk that lies in `data` as a
-  /// whole is one piece.
+  /// Takes body bytes; appends the pieces of content, as views into `data`, in order. A chunk that lies in
+  /// `data` as a whole is one piece.
   BodyResult parse_body(std::string_view data, std::vector<std::string_view>& pieces);
   bool is_complete() const;
 
@@ -61,8 +63,8 @@ class ResponseParser {
  public:
   explicit ResponseParser(bool to_head_request);
   ~ResponseParser();
-  ResponseParser(ResponseParser&&) noexcept;
-  ResponseParser& operator=(ResponseParser&&) noexcept;
+  /// Ready for the next response, to the same kind of request.
+  void reset();
   HeadResult parse_head(std::string_view data, const HeadLimits& limits, ResponseHead& head);
   BodyResult parse_body(std::string_view data, std::vector<std::string_view>& pieces);
   /// The connection ended. `complete` if the body may end that way.
@@ -72,6 +74,7 @@ class ResponseParser {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+  bool to_head_request_;
 };
 
 }  // namespace handoff::sidecar::http1
