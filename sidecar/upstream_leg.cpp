@@ -352,7 +352,7 @@ Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
       read_was_full_ = false;
       continue;
     }
-    if (got.status != IoStatus::ok) co_return finish_at_end();
+    if (got.status != IoStatus::ok) co_return finish_at_end(got.status);
     read_was_full_ = got.size == room.size() - carried;
     const auto body = take_body({room.data(), carried + got.size});
     if (body.failure == LegFailure::none && !body.complete && body.pieces.empty()) continue;  // framing only
@@ -376,12 +376,13 @@ UpstreamLeg::Body UpstreamLeg::take_body(std::string_view data) {
   return {LegFailure::none, false, pieces_};
 }
 
-UpstreamLeg::Body UpstreamLeg::finish_at_end() {
+// A body may end with its connection, but only in order: after a reset nobody knows what is missing.
+UpstreamLeg::Body UpstreamLeg::finish_at_end(IoStatus end) {
   pieces_.clear();
-  const auto status = parser_.parse_end();
+  const bool complete = end == IoStatus::closed && parser_.parse_end() == http1::BodyStatus::complete;
   close();
   times_.done = Clock::now();
-  if (status == http1::BodyStatus::complete) return {LegFailure::none, true, {}};
+  if (complete) return {LegFailure::none, true, {}};
   return {LegFailure::reset, false, {}};
 }
 

@@ -127,7 +127,7 @@ class UpstreamLeg {
   Awaitable<bool> wait_writable();
   LegFailure interrupted() const;
   Body take_body(std::string_view data);
-  Body finish_at_end();
+  Body finish_at_end(IoStatus end);
   void release();
   void on_deadline();
   bool early_reply() const;
