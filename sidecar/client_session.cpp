@@ -12,6 +12,8 @@ namespace {
 
 // A body of no known type is passed on as it comes, unless it is so small that it is simpler to have it.
 constexpr std::size_t kSmallBody = 64 * 1024;
+// Read at once while a head is looked for: what follows the head is copied to the body, so it should not be much.
+constexpr std::size_t kHeadRead = 16 * 1024;
 
 Answer plain(unsigned status, std::string body) {
   return {status, {{"content-type", "text/plain; charset=utf-8"}}, std::move(body)};
@@ -81,7 +83,7 @@ Awaitable<std::optional<http1::HeadStatus>> ClientSession::read_head(RequestCont
     if (look_at_inbox) {
       data = inbox;
     } else {
-      const auto got = client_->try_read(services_.scratch);
+      const auto got = client_->try_read(services_.scratch.first(kHeadRead));
       if (got.status == IoStatus::ok) {
         data = {services_.scratch.data(), got.size};
         if (!inbox.empty()) {

@@ -77,8 +77,12 @@ bool RequestBody::reserve_more(std::size_t more) {
 
 void RequestBody::clear() {
   size_ = 0;
-  if (capacity_ <= kKept) return;
+  if (capacity_ > kKept) release();
+}
+
+void RequestBody::release() {
   data_.reset();
+  size_ = 0;
   capacity_ = 0;
   share_.release();
 }

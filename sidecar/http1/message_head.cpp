@@ -28,6 +28,13 @@ void RequestHead::clear() {
   expects_continue = false;
 }
 
+void ResponseHead::forget_text() {
+  text = {};
+  fields = {};
+  reason = {};
+  connection = {};
+}
+
 void ResponseHead::clear() {
   clear_common();
   status = 0;
