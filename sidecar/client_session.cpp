@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sidecar/disaggregated_exchange.hpp"
+#include "sidecar/give_memory_back.hpp"
 #include "sidecar/pass_through.hpp"
 #include "sidecar/request_rules.hpp"
 
@@ -12,7 +13,8 @@ namespace {
 
 // A body of no known type is passed on as it comes, unless it is so small that it is simpler to have it.
 constexpr std::size_t kSmallBody = 64 * 1024;
-// Read at once while a head is looked for: what follows the head is copied to the body, so it should not be much.
+// Read at once while a head is looked for: what follows the head is copied to the body, so it should not be
+// much.
 constexpr std::size_t kHeadRead = 16 * 1024;
 
 Answer plain(unsigned status, std::string body) {
@@ -68,6 +70,7 @@ void ClientSession::abandon() {
 Awaitable<bool> ClientSession::await_request() {
   if (draining_) co_return false;
   if (!client_->inbox.empty()) co_return true;
+  give_memory_back(client_->inbox);
   const auto event = co_await client_->wait_for_bytes(services_.plan.config.client_idle_timeout);
   co_return event == ClientEvent::readable;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "sidecar/disaggregated_exchange_state.hpp"
+#include "sidecar/give_memory_back.hpp"
 #include "sidecar/pass_through.hpp"
 
 namespace handoff::sidecar {
@@ -302,7 +303,7 @@ void DisaggregatedExchange::give_up_all() {
 void DisaggregatedExchange::let_go_of_body() {
   body_gone_ = true;
   request_->body.release();
-  abi_members_ = {};
+  give_memory_back(abi_members_);
 }
 
 void DisaggregatedExchange::push(Event event) {

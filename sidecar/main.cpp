@@ -27,8 +27,8 @@ void raise_descriptor_limit() {
   (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Bodies come and go by the hundred kilobyte. Left alone, the allocator would give such memory back to the system and get it
-// again, page by page, for each request.
+// Bodies come and go by the hundred kilobyte. Left alone, the allocator would give such memory back to the
+// system and get it again, page by page, for each request.
 void keep_freed_memory() {
   constexpr int kMapFrom = 4 * 1024 * 1024;
   constexpr int kTrimFrom = 16 * 1024 * 1024;

@@ -6,6 +6,7 @@
 #include <boost/asio/ip/basic_resolver.hpp>
 #include <cstring>
 #include <utility>
+#include "sidecar/give_memory_back.hpp"
 
 namespace handoff::sidecar {
 namespace {
@@ -59,9 +60,9 @@ void UpstreamLeg::cancel() {
 }
 
 void UpstreamLeg::let_go_of_heads() {
-  request_.head = std::string();
+  give_memory_back(request_.head);
   request_.body = {};
-  first_bytes_ = std::string();
+  give_memory_back(first_bytes_);
   head_.forget_text();
 }
 
@@ -184,10 +185,11 @@ Awaitable<LegFailure> UpstreamLeg::connect_one(const tcp::endpoint& endpoint, So
   co_return ec ? LegFailure::connect : LegFailure::none;
 }
 
-// The first bytes land in a small buffer of the leg's own, so that a stream that waits holds little; what came with
-// them is read into the loop's scratch behind them, after `carried` bytes that are there already.
+// The first bytes land in a small buffer of the leg's own, so that a stream that waits holds little; what
+// came with them is read into the loop's scratch behind them, after `carried` bytes that are there already.
 Awaitable<IoResult> UpstreamLeg::receive(std::size_t carried) {
-  if (interrupted() != LegFailure::none) co_return IoResult{IoStatus::failed};  // it came while nobody waited here
+  if (interrupted() != LegFailure::none)
+    co_return IoResult{IoStatus::failed};  // it came while nobody waited here
   connection_->deadline.arm(context_.read_timeout);
   const auto [ec, size] = co_await connection_->transport.receive(near_);
   if (!connection_) co_return IoResult{IoStatus::failed};

@@ -141,7 +141,7 @@ class UpstreamLeg {
   http1::ResponseParser parser_;
   http1::ResponseHead head_;
   std::vector<std::string_view> pieces_;
-  std::array<char, 512> near_;
+  std::array<char, 384> near_;  // an event of a chat stream fits
   std::string carry_;        // bytes read but not yet understood
   std::string first_bytes_;  // body bytes that came with the head
   LegTimes times_;

@@ -1,6 +1,7 @@
 #include "sidecar/http1/message_head.hpp"
 
 #include "sidecar/ascii.hpp"
+#include "sidecar/give_memory_back.hpp"
 
 namespace handoff::sidecar::http1 {
 
@@ -29,8 +30,8 @@ void RequestHead::clear() {
 }
 
 void ResponseHead::forget_text() {
-  text = {};
-  fields = {};
+  give_memory_back(text);
+  give_memory_back(fields);
   reason = {};
   connection = {};
 }
