@@ -1,6 +1,8 @@
 """The only two time-outs of these tests. Nobody sleeps: a test waits for an event, or for the proof that none comes."""
 
 import os
+import threading
+import time
 
 _SCALE = float(os.environ.get("HANDOFF_TEST_TIME_SCALE", "1"))
 
@@ -8,3 +10,11 @@ _SCALE = float(os.environ.get("HANDOFF_TEST_TIME_SCALE", "1"))
 PATIENCE = 60 * _SCALE
 # Expires in a healthy run: long enough to see what must not happen, had it been going to.
 BRIEF = 0.15 * _SCALE
+
+
+def wait_until(condition):
+    """For what tells nobody when it happens: looks again and again."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        threading.Event().wait(0.005)

@@ -166,18 +166,22 @@ class EngineExchange:
 
 
 class ScriptedEngine:
-    def __init__(self, host="127.0.0.1", port=0, backlog=64):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.listener = socket.socket(family, socket.SOCK_STREAM)
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind((host, port))
-        self.listener.listen(backlog)
+    def __init__(self, host="127.0.0.1", listener=None):
+        self.listener = listener or self._listen(host)
         self.port = self.listener.getsockname()[1]
         self.authority = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         self.exchanges = queue.Queue()
         self.links = []
         self.healthy = True
         threading.Thread(target=self._accept, daemon=True).start()
+
+    @staticmethod
+    def _listen(host):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.bind((host, 0))
+        listener.listen(64)
+        return listener
 
     def __enter__(self):
         return self
