@@ -17,6 +17,9 @@ constexpr std::size_t kSmallBody = 64 * 1024;
 // much.
 constexpr std::size_t kHeadRead = 16 * 1024;
 
+// For the first request of a connection that was made when the sidecar was about to stop listening.
+constexpr milliseconds kFirstRequestTime{1000};
+
 Answer plain(unsigned status, std::string body) {
   return {status, {{"content-type", "text/plain; charset=utf-8"}}, std::move(body)};
 }
@@ -56,22 +59,31 @@ void ClientSession::drain() {
 }
 
 void ClientSession::force_end() {
+  ending_ = true;
   drain();
   if (current_ != nullptr) current_->cancel(CancelReason::shutdown);
   client_->stop();
 }
 
 void ClientSession::abandon() {
+  ending_ = true;
   draining_ = true;
   client_->abandon();
   if (current_ != nullptr) current_->cancel(CancelReason::client_gone);
 }
 
 Awaitable<bool> ClientSession::await_request() {
-  if (draining_) co_return false;
+  if (ending_) co_return false;
   if (!client_->inbox.empty()) co_return true;
   give_memory_back(client_->inbox);
-  const auto event = co_await client_->wait_for_bytes(services_.plan.config.client_idle_timeout);
+  auto event = ClientEvent::stopped;
+  if (!draining_) event = co_await client_->wait_for_bytes(services_.plan.config.client_idle_timeout);
+  if (event == ClientEvent::stopped && !ending_) {
+    // Draining. Who asked before it could know is answered, and is told by that answer that it is the last.
+    client_->resume();
+    if (client_->has_unread()) co_return true;
+    if (!asked_before_) event = co_await client_->wait_for_bytes(kFirstRequestTime);
+  }
   co_return event == ClientEvent::readable;
 }
 
@@ -121,6 +133,7 @@ Awaitable<std::optional<http1::HeadStatus>> ClientSession::read_head(RequestCont
 
 Awaitable<bool> ClientSession::serve_one() {
   auto request = services_.requests.take();
+  asked_before_ = true;
   CancelSource cancel;
   current_ = &cancel;
   const auto sent_before = client_->bytes_sent();
