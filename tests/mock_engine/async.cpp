@@ -11,7 +11,8 @@ namespace handoff::mock {
 Awaitable<void> sleep_for(std::chrono::microseconds time) {
   if (time.count() <= 0) co_return;
   net::steady_timer timer(co_await net::this_coro::executor, time);
-  co_await timer.async_wait(kTuple);
+  // Throws when the coroutine is cancelled: what follows the sleep must not run for a client that has left.
+  co_await timer.async_wait(net::use_awaitable);
 }
 
 void spawn(net::io_context& io, Awaitable<void> task, const char* name) {

@@ -235,7 +235,13 @@ Awaitable<void> serve_control_route(Exchange& exchange) {
   } else if (route->second.methods.find(exchange.request.method) == std::string::npos) {
     co_await answer_json(exchange, 405, R"({"error":"wrong method"})");
   } else {
-    co_await route->second.serve(exchange);
+    bool wrong_type = false;
+    try {
+      co_await route->second.serve(exchange);
+    } catch (const Json::exception&) {
+      wrong_type = true;
+    }
+    if (wrong_type) co_await answer_json(exchange, 400, R"({"error":"a member has the wrong type"})");
   }
 }
 

@@ -32,7 +32,8 @@ EngineRun::~EngineRun() {
       engine_.blocks().release(blocks);
     }
   }
-  if (!told_p_) send_release(engine_, *remote_);
+  // A dead process tells nobody.
+  if (!told_p_ && !engine_.dead()) send_release(engine_, *remote_);
   switch (ended_) {
     case Ended::kFinished:
       ++engine_.counters().finished;
@@ -118,8 +119,6 @@ Awaitable<RunResult> EngineRun::load_kv() {
   co_await sleep_for(engine_.config().kv_load);
   if (engine_.dead()) co_return RunResult::kEngineDead;
   const std::uint64_t hash = hash_text(request_.prompt_texts.front());
-  // From here on the read itself tells P, even when the client leaves meanwhile.
-  told_p_ = true;
   const Json block_ids = request_.kv_params.at("remote_block_ids");
   const PullOutcome outcome = co_await pull_blocks(engine_, *remote_, block_ids, hash);
   co_return weigh(outcome);

@@ -43,7 +43,7 @@ Awaitable<void> serve_control_route(Exchange& exchange);
 // Models, tokenize, render, embeddings, version …; false when the path is not one of them.
 Awaitable<bool> serve_info_route(Exchange& exchange);
 
-std::string metrics_text(const Engine& engine);
+std::string metrics_text(Engine& engine);
 
 Awaitable<void> answer_json(Exchange& exchange, int status, std::string body);
 Awaitable<void> answer_error(Exchange& exchange, Api api, ApiError error);

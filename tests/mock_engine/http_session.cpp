@@ -9,6 +9,8 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/rfc7230.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <cstdio>
+#include <exception>
 #include <utility>
 
 namespace handoff::mock {
@@ -72,10 +74,8 @@ Awaitable<void> HttpSession::run() {
     bool more = true;
     while (more && socket_.is_open()) more = co_await serve_one();
     co_await close_gently();
-  } catch (const ConnectionEnded& ended) {
-    if (ended.reset) reset();
-  } catch (const boost::system::system_error&) {
-    // The request was abandoned while it waited for something; destructors have settled it.
+  } catch (const ConnectionEnded&) {
+    // The peer left while it was being refused.
   }
 }
 
@@ -217,6 +217,10 @@ Awaitable<bool> HttpSession::answer(Incoming& incoming) {
     Engine& engine;
     const char* outcome = "aborted";
     ~Closing() {
+      if (engine.config().verbose) {
+        std::fprintf(stderr, "%s %s -> %d %s\n", log.method.c_str(), log.target.c_str(), writer.status(),
+                     outcome);
+      }
       log.status = writer.status();
       log.end_ms = RequestLog::now_ms();
       log.outcome = outcome;
@@ -224,10 +228,30 @@ Awaitable<bool> HttpSession::answer(Incoming& incoming) {
     }
   } closing{log, writer, services_.engine};
   if (plan.any && (plan.cut || plan.die)) closing.outcome = "fault";
-  const auto result = co_await (dispatch(exchange, plan) || peer_left());
+  const auto result = co_await (dispatch_to_end(exchange, plan) || peer_left());
   if (result.index() == 1) co_return false;
+  const AnswerEnd end = std::get<0>(result);
+  if (end == AnswerEnd::kReset) reset();
+  if (end != AnswerEnd::kDone) co_return false;
   closing.outcome = "finished";
   co_return writer.keep_alive() && !plan.close_idle;
+}
+
+// No exception may leave this: operator|| would take it for "not successful" and go on waiting for
+// peer_left().
+Awaitable<HttpSession::AnswerEnd> HttpSession::dispatch_to_end(Exchange& exchange, const FaultPlan& plan) {
+  try {
+    co_await dispatch(exchange, plan);
+  } catch (const ConnectionEnded& ended) {
+    co_return ended.reset ? AnswerEnd::kReset : AnswerEnd::kClose;
+  } catch (const boost::system::system_error&) {
+    // Abandoned while it waited for something; destructors have settled the request.
+    co_return AnswerEnd::kClose;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "mock-engine: %s: %s\n", exchange.path.c_str(), error.what());
+    co_return AnswerEnd::kReset;
+  }
+  co_return AnswerEnd::kDone;
 }
 
 Awaitable<void> HttpSession::dispatch(Exchange& exchange, const FaultPlan& plan) {

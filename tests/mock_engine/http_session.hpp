@@ -23,6 +23,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
 
  private:
   enum class ReadResult { kRequest, kEnd, kMalformed, kTooLarge };
+  enum class AnswerEnd { kDone, kClose, kReset };
   struct Incoming;
 
   Awaitable<bool> serve_one();
@@ -31,6 +32,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   Awaitable<ReadResult> read_head(Incoming& incoming);
   Awaitable<ReadResult> read_body(Incoming& incoming);
   Awaitable<bool> answer(Incoming& incoming);
+  Awaitable<AnswerEnd> dispatch_to_end(Exchange& exchange, const FaultPlan& plan);
   Awaitable<void> dispatch(Exchange& exchange, const FaultPlan& plan);
   Awaitable<void> answer_early(Incoming& incoming, CannedReply reply);
   Awaitable<void> peer_left();

@@ -239,7 +239,7 @@ Awaitable<void> serve_json_route(Exchange& exchange) {
 }  // namespace
 
 Awaitable<bool> serve_info_route(Exchange& exchange) {
-  const Engine& engine = exchange.services.engine;
+  Engine& engine = exchange.services.engine;
   const std::string& path = exchange.path;
   co_await sleep_for(exchange.plan.delay_before);
   if (path == "/health" || path == "/ping") {

@@ -34,9 +34,7 @@ class MetricsText {
 
 }  // namespace
 
-std::string metrics_text(const Engine& engine_const) {
-  // The accessors are non-const because other callers change what they return.
-  Engine& engine = const_cast<Engine&>(engine_const);
+std::string metrics_text(Engine& engine) {
   const Counters& c = engine.counters();
   const Gauges& g = engine.gauges();
   MetricsText text(engine.config().models.front());

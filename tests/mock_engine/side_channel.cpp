@@ -16,6 +16,8 @@ namespace {
 using net::experimental::awaitable_operators::operator||;
 
 constexpr std::size_t kMaxLine = 64 * 1024 * 1024;
+// In the past, so that a wait which starts after the stop ends at once.
+constexpr Clock::time_point kStopped = Clock::time_point::min();
 
 // One question, one answer; nullopt when the other side cannot be reached or says nothing sensible.
 Awaitable<std::optional<Json>> exchange(std::string host, std::uint16_t port, std::string line) {
@@ -43,9 +45,27 @@ Awaitable<std::optional<Json>> exchange(std::string host, std::uint16_t port, st
   co_return parse_json(reply);
 }
 
-Awaitable<std::optional<Json>> exchange_within(RemoteLease lease, Json message,
+// Messages are spelled in plain functions: GCC 12 cannot keep the initializer lists of JSON objects in a
+// coroutine frame.
+std::string release_text(const RemoteLease& lease) {
+  return dump(Json{{"op", "release"}, {"request_id", lease.request_id}});
+}
+
+std::string pull_text(const RemoteLease& lease, const Json& block_ids, std::uint64_t prompt_hash) {
+  return dump(Json{{"op", "pull"},
+                   {"engine_id", lease.engine_id},
+                   {"request_id", lease.request_id},
+                   {"block_ids", block_ids},
+                   {"prompt_hash", std::to_string(prompt_hash)}});
+}
+
+std::string heartbeat_text(const RemoteLease& lease) {
+  return dump(Json{{"op", "heartbeat"}, {"request_ids", Json::array({lease.request_id})}});
+}
+
+Awaitable<std::optional<Json>> exchange_within(RemoteLease lease, std::string message,
                                                std::chrono::microseconds limit) {
-  auto result = co_await (exchange(lease.host, lease.port, dump(message)) || sleep_for(limit));
+  auto result = co_await (exchange(lease.host, lease.port, std::move(message)) || sleep_for(limit));
   if (result.index() == 1) co_return std::nullopt;
   co_return std::get<0>(std::move(result));
 }
@@ -67,16 +87,18 @@ PullOutcome outcome_from(const std::optional<Json>& reply) {
 }
 
 Awaitable<void> release_later(Engine& engine, RemoteLease lease) {
-  const Json message{{"op", "release"}, {"request_id", lease.request_id}};
-  co_await exchange_within(lease, message, exchange_limit(engine));
+  co_await exchange_within(lease, release_text(lease), exchange_limit(engine));
 }
 
-Awaitable<void> heartbeat_loop(Engine& engine, RemoteLease lease, std::shared_ptr<bool> stopped) {
-  const Json message{{"op", "heartbeat"}, {"request_ids", {lease.request_id}}};
-  while (!*stopped) {
+Awaitable<void> heartbeat_loop(Engine& engine, RemoteLease lease, std::shared_ptr<net::steady_timer> pace) {
+  const std::string text = heartbeat_text(lease);
+  while (true) {
+    auto [stopped] = co_await pace->async_wait(kTuple);
+    if (stopped || pace->expiry() == kStopped) co_return;
+    // Before the exchange: its end must not move a stop that came meanwhile.
+    pace->expires_after(engine.config().heartbeat_interval());
     ++engine.counters().heartbeats_sent;
-    co_await exchange_within(lease, message, exchange_limit(engine));
-    co_await sleep_for(engine.config().heartbeat_interval());
+    co_await exchange_within(lease, text, exchange_limit(engine));
   }
 }
 
@@ -163,12 +185,8 @@ std::string SideChannelServer::answer(const std::string& line) {
 
 Awaitable<PullOutcome> pull_blocks(Engine& engine, RemoteLease lease, Json block_ids,
                                    std::uint64_t prompt_hash) {
-  const Json message{{"op", "pull"},
-                     {"engine_id", lease.engine_id},
-                     {"request_id", lease.request_id},
-                     {"block_ids", std::move(block_ids)},
-                     {"prompt_hash", std::to_string(prompt_hash)}};
-  const auto reply = co_await exchange_within(lease, message, exchange_limit(engine));
+  const auto reply =
+      co_await exchange_within(lease, pull_text(lease, block_ids, prompt_hash), exchange_limit(engine));
   co_return outcome_from(reply);
 }
 
@@ -177,8 +195,13 @@ void send_release(Engine& engine, const RemoteLease& lease) {
   spawn(engine.io(), release_later(engine, lease), "release");
 }
 
-HeartbeatSender::HeartbeatSender(Engine& engine, const RemoteLease& lease) {
-  spawn(engine.io(), heartbeat_loop(engine, lease, stopped_), "heartbeat");
+HeartbeatSender::HeartbeatSender(Engine& engine, const RemoteLease& lease)
+    : pace_(std::make_shared<net::steady_timer>(engine.io(), engine.config().heartbeat_interval())) {
+  spawn(engine.io(), heartbeat_loop(engine, lease, pace_), "heartbeat");
+}
+
+HeartbeatSender::~HeartbeatSender() {
+  pace_->expires_at(kStopped);
 }
 
 }  // namespace handoff::mock

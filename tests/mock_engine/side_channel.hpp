@@ -50,17 +50,19 @@ Awaitable<PullOutcome> pull_blocks(Engine& engine, RemoteLease lease, Json block
 // Fire and forget, because it is called from destructors of abandoned requests.
 void send_release(Engine& engine, const RemoteLease& lease);
 
-// Sends heartbeats from construction to destruction, as D does while a request waits for its KV.
+// Sends heartbeats from construction to destruction, as D does while a request waits for its KV. The first
+// one goes out after one interval.
 class HeartbeatSender {
  public:
   HeartbeatSender(Engine& engine, const RemoteLease& lease);
-  ~HeartbeatSender() { *stopped_ = true; }
+  ~HeartbeatSender();
   HeartbeatSender(const HeartbeatSender&) = delete;
   HeartbeatSender& operator=(const HeartbeatSender&) = delete;
 
  private:
-  // Shared with the sending coroutine, which outlives this object by at most one interval.
-  std::shared_ptr<bool> stopped_ = std::make_shared<bool>(false);
+  // An expired pace means "stop". Shared with the sending coroutine, which notices a moment after the
+  // destructor.
+  std::shared_ptr<net::steady_timer> pace_;
 };
 
 }  // namespace handoff::mock
