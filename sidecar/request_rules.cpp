@@ -23,8 +23,21 @@ bool is_backend_route(const SharedPlan& plan, std::string_view method, std::stri
                              [&](const auto& route) { return route.path == path && route.method == method; });
 }
 
+bool names_json(std::string_view content_type) {
+  const auto name = trim_blanks(content_type.substr(0, content_type.find(';')));
+  return name.empty() || equals_ignoring_case(name, "application/json") ||
+         (name.size() > 5 && equals_ignoring_case(name.substr(name.size() - 5), "+json")) ||
+         equals_ignoring_case(name, "text/json");
+}
+
 bool is_identity(std::string_view coding) {
   return coding.empty() || equals_ignoring_case(coding, "identity");
+}
+
+bool is_encoded(const http1::RequestHead& head) {
+  return std::ranges::any_of(head.fields, [](const auto& field) {
+    return field.kind == HeaderClass::content_encoding && !is_identity(field.value);
+  });
 }
 
 }  // namespace
@@ -81,26 +94,23 @@ std::optional<Refusal> read_prefill_hint(const SharedPlan& plan, RequestContext&
 }
 
 bool may_be_json(const http1::RequestHead& head) {
-  const auto* type = head.find(HeaderClass::content_type);
-  if (type == nullptr) return true;
-  const auto name = trim_blanks(type->value.substr(0, type->value.find(';')));
-  return name.empty() || equals_ignoring_case(name, "application/json") ||
-         (name.size() > 5 && equals_ignoring_case(name.substr(name.size() - 5), "+json")) ||
-         equals_ignoring_case(name, "text/json");
+  bool typed = false;
+  for (const auto& field : head.fields) {  // of several lines each engine may go by another
+    if (field.kind != HeaderClass::content_type) continue;
+    if (names_json(field.value)) return true;
+    typed = true;
+  }
+  return !typed;
 }
 
 std::optional<Refusal> check_body(const SharedPlan& plan, RequestContext& request, bool strict) {
   const auto body = request.body.view();
-  if (strict) {
-    for (const auto& field : request.head.fields) {
-      if (field.kind == HeaderClass::content_encoding && !is_identity(field.value)) {
-        return Refusal{SidecarError::unsupported_content_encoding, {}};
-      }
-    }
-    if (json::detect_encoding(body) != json::EncodingProblem::none) {
-      return Refusal{SidecarError::invalid_pd_request,
-                     "The request body must be JSON in UTF-8 without a byte order mark."};
-    }
+  if (is_encoded(request.head)) {
+    if (strict) return Refusal{SidecarError::unsupported_content_encoding, {}};
+  } else if (json::detect_encoding(body) != json::EncodingProblem::none) {
+    // The engines' JSON readers guess encodings, and would find in it what the scan below can't see.
+    return Refusal{SidecarError::invalid_pd_request,
+                   "The request body must be JSON in UTF-8 without a byte order mark."};
   }
   request.scan_status = request.scan.scan(body);
   if (plan.config.allow_client_handoff) return std::nullopt;

@@ -203,9 +203,17 @@ def own(request):
         yield Own(stack)
 
 
-@pytest.fixture(scope="module")
-def front():
+@pytest.fixture
+def front(shared_front):
     """Like `scripted`, but shared within the file: for requests that reach no engine, or one at a time."""
+    yield shared_front
+    for engine in (shared_front.prefill, shared_front.decode):
+        while not engine.exchanges.empty():  # of a test that failed
+            engine.exchanges.get().close()
+
+
+@pytest.fixture(scope="module")
+def shared_front():
     with ScriptedEngine() as prefill, ScriptedEngine() as decode, \
             Sidecar(decode.port, {"DYN_SIDECAR_READY_INTERVAL_MS": "3600000"}) as sidecar:
         sidecar.wait_log("engine_health", healthy="true")
