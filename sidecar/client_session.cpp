@@ -256,11 +256,11 @@ Awaitable<ExchangeOutcome> ClientSession::handle(const std::shared_ptr<RequestCo
                                                  ResponseRelay& relay, CancelSource& cancel) {
   auto& request = *shared;
   const auto& plan = services_.plan;
+  auto route = classify_route(plan, request);
+  request.record.path = request.path;
   if (const auto refusal = check_head(request.head)) {
     co_return co_await refuse(request, relay, refusal->error, refusal->message);
   }
-  auto route = classify_route(plan, request);
-  request.record.path = request.path;
   if (surface_ == Surface::admin) {
     request.record.mode = ExchangeMode::local;
     request.record.is_probe = true;
