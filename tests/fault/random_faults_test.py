@@ -364,21 +364,25 @@ class Run:
 
     # ------------------------------------------------------------------------------------------------ the storm
 
-    async def storm(self, seed):
+    async def storm(self, seed, over):
         rng = random.Random(seed)
         loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(1 + rng.random() * 4)
+        while not over.is_set():
             await loop.run_in_executor(None, self.engines.kill_mortal, rng.random() < 0.5)
             await asyncio.sleep(rng.random() * 0.5)
-            await asyncio.shield(loop.run_in_executor(None, self.engines.restart_mortal))
+            await loop.run_in_executor(None, self.engines.restart_mortal)
             self.counts["engine deaths"] += 1
+            try:
+                await asyncio.wait_for(over.wait(), 1 + rng.random() * 4)
+            except asyncio.TimeoutError:
+                pass
 
     async def exchanges(self):
-        storm = asyncio.create_task(self.storm(self.rng.getrandbits(32)))
+        over = asyncio.Event()
+        storm = asyncio.create_task(self.storm(self.rng.getrandbits(32), over))
         await asyncio.gather(*(self.client(self.rng.getrandbits(32)) for _ in range(CLIENTS)))
-        storm.cancel()
-        await asyncio.gather(storm, return_exceptions=True)
+        over.set()
+        await storm
 
     async def work_during_shutdown(self):
         """Requests in flight when SIGTERM comes are answered: the drain is longer than they take."""
