@@ -135,6 +135,7 @@ def test_port_in_use(name):
 def test_port_of_another_sidecar(own):
     first = own.sidecar(1)
     assert str(first.port) in refused({"DYN_SIDECAR_PORT": str(first.port)})
+    assert str(first.admin_port) in refused({"DYN_SIDECAR_ADMIN_PORT": str(first.admin_port)})
 
 
 def test_same_port_twice():

@@ -1,5 +1,7 @@
 """When bytes reach the client, in which pieces, and who waits for whom."""
 
+import threading
+
 import pytest
 from harness.http_client import wire
 from harness.limits import wait_until
@@ -110,17 +112,21 @@ def test_c26_split_in_every_place(front):
 
 def test_large_answers_arrive_whole(front):
     data = bytes(range(256)) * 40_000
+
+    def send_all(leg, framing):
+        if framing == "fixed":
+            leg.reply(data)
+            return
+        leg.begin_stream()
+        for at in range(0, len(data), 50_001):
+            leg.chunk(data[at:at + 50_001])
+        leg.end_stream()
+
     for framing in ("fixed", "chunked"):
         with front.start({"prompt": "p"}) as client:
             front.prefill.next().reply(prefill_body())
             leg = front.decode.next()
-            if framing == "fixed":
-                leg.reply(data)
-            else:
-                leg.begin_stream()
-                for at in range(0, len(data), 50_001):
-                    leg.chunk(data[at:at + 50_001])
-                leg.end_stream()
+            threading.Thread(target=send_all, args=(leg, framing), daemon=True).start()
             answer = client.read_response()
             assert answer.body == data and answer.framing == framing
 
