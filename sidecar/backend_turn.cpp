@@ -216,6 +216,7 @@ handoff_status DisaggregatedExchange::check_leg(const handoff_leg& leg) const {
 std::optional<std::vector<std::string_view>> DisaggregatedExchange::body_of(
     const handoff_leg& leg, std::unique_ptr<char[]>& fresh) const {
   const auto original = request_->body.view();
+  if ((leg.flags & HANDOFF_LEG_CLIENT_BODY) != 0 && body_gone_) return std::nullopt;
   if ((leg.flags & HANDOFF_LEG_CLIENT_BODY) != 0) return std::vector<std::string_view>{original};
   std::size_t fresh_size = 0;
   for (const auto& piece : std::span(leg.body, leg.piece_count)) {

@@ -40,9 +40,9 @@ void BackgroundCalls::start(Call call) {
   }
   const auto [at, inserted] = running_.insert(std::make_unique<Running>(legs_, std::move(call)));
   auto& running = **at;
-  net::co_spawn(legs_.context, run(running), [this, at = at](std::exception_ptr error) {
+  net::co_spawn(legs_.context, run(running), [this, ended = at](std::exception_ptr error) {
     if (error) counters_.add("background.internal_error");
-    running_.erase(at);
+    running_.erase(ended);
     if (running_.empty()) idle_.notify();
   });
 }

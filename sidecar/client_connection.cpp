@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include "sidecar/give_memory_back.hpp"
 
 namespace handoff::sidecar {
 namespace {
@@ -162,7 +163,7 @@ Awaitable<bool> ClientConnection::flush() {
   if (gone_) co_return false;
   unsent_.clear();
   unsent_at_ = 0;
-  if (unsent_.capacity() > 4096) unsent_ = std::string();
+  if (unsent_.capacity() > 4096) give_memory_back(unsent_);
   co_return true;
 }
 

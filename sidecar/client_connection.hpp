@@ -50,8 +50,11 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   void interrupt() {
     if (waiting_) readable_.notify();
   }
-  /// Ends a wait for bytes with `stopped`; later ones too.
+  /// Ends a wait for bytes with `stopped`; later ones too, until resume().
   void stop();
+  void resume() { stopped_ = false; }
+  /// Whether the client has sent something, its FIN included, that nobody has read.
+  bool has_unread() const { return !inbox.empty() || !transport_.is_quiet(); }
   /// Drops waiting writes and marks the client as gone.
   void abandon();
   void close() { transport_.close(); }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sidecar/disaggregated_exchange.hpp"
+#include "sidecar/give_memory_back.hpp"
 #include "sidecar/pass_through.hpp"
 #include "sidecar/request_rules.hpp"
 
@@ -12,6 +13,12 @@ namespace {
 
 // A body of no known type is passed on as it comes, unless it is so small that it is simpler to have it.
 constexpr std::size_t kSmallBody = 64 * 1024;
+// Read at once while a head is looked for: what follows the head is copied to the body, so it should not be
+// much.
+constexpr std::size_t kHeadRead = 16 * 1024;
+
+// For the first request of a connection that was made when the sidecar was about to stop listening.
+constexpr milliseconds kFirstRequestTime{1000};
 
 Answer plain(unsigned status, std::string body) {
   return {status, {{"content-type", "text/plain; charset=utf-8"}}, std::move(body)};
@@ -52,21 +59,31 @@ void ClientSession::drain() {
 }
 
 void ClientSession::force_end() {
+  ending_ = true;
   drain();
   if (current_ != nullptr) current_->cancel(CancelReason::shutdown);
   client_->stop();
 }
 
 void ClientSession::abandon() {
+  ending_ = true;
   draining_ = true;
   client_->abandon();
   if (current_ != nullptr) current_->cancel(CancelReason::client_gone);
 }
 
 Awaitable<bool> ClientSession::await_request() {
-  if (draining_) co_return false;
+  if (ending_) co_return false;
   if (!client_->inbox.empty()) co_return true;
-  const auto event = co_await client_->wait_for_bytes(services_.plan.config.client_idle_timeout);
+  give_memory_back(client_->inbox);
+  auto event = ClientEvent::stopped;
+  if (!draining_) event = co_await client_->wait_for_bytes(services_.plan.config.client_idle_timeout);
+  if (event == ClientEvent::stopped && !ending_) {
+    // Draining. Who asked before it could know is answered, and is told by that answer that it is the last.
+    client_->resume();
+    if (client_->has_unread()) co_return true;
+    if (!asked_before_) event = co_await client_->wait_for_bytes(kFirstRequestTime);
+  }
   co_return event == ClientEvent::readable;
 }
 
@@ -81,7 +98,7 @@ Awaitable<std::optional<http1::HeadStatus>> ClientSession::read_head(RequestCont
     if (look_at_inbox) {
       data = inbox;
     } else {
-      const auto got = client_->try_read(services_.scratch);
+      const auto got = client_->try_read(services_.scratch.first(kHeadRead));
       if (got.status == IoStatus::ok) {
         data = {services_.scratch.data(), got.size};
         if (!inbox.empty()) {
@@ -116,6 +133,7 @@ Awaitable<std::optional<http1::HeadStatus>> ClientSession::read_head(RequestCont
 
 Awaitable<bool> ClientSession::serve_one() {
   auto request = services_.requests.take();
+  asked_before_ = true;
   CancelSource cancel;
   current_ = &cancel;
   const auto sent_before = client_->bytes_sent();
@@ -238,11 +256,11 @@ Awaitable<ExchangeOutcome> ClientSession::handle(const std::shared_ptr<RequestCo
                                                  ResponseRelay& relay, CancelSource& cancel) {
   auto& request = *shared;
   const auto& plan = services_.plan;
+  auto route = classify_route(plan, request);
+  request.record.path = request.path;
   if (const auto refusal = check_head(request.head)) {
     co_return co_await refuse(request, relay, refusal->error, refusal->message);
   }
-  auto route = classify_route(plan, request);
-  request.record.path = request.path;
   if (surface_ == Surface::admin) {
     request.record.mode = ExchangeMode::local;
     request.record.is_probe = true;

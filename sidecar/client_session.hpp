@@ -54,6 +54,8 @@ class ClientSession : public boost::intrusive::list_base_hook<> {
   std::uint64_t requests_ = 0;
   CancelSource* current_ = nullptr;  // of the request being served
   bool draining_ = false;
+  bool ending_ = false;  // not even a request that is already here is served
+  bool asked_before_ = false;
   bool unread_request_ = false;
   bool body_taken_ = false;  // the present request's body has left the inbox
 };

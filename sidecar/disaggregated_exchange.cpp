@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "sidecar/disaggregated_exchange_state.hpp"
+#include "sidecar/give_memory_back.hpp"
 #include "sidecar/pass_through.hpp"
 
 namespace handoff::sidecar {
@@ -24,6 +25,7 @@ DisaggregatedExchange::~DisaggregatedExchange() = default;
 
 Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
   request_->record.mode = ExchangeMode::disaggregated;
+  relay_.on_flowing([this] { let_go_of_body(); });
   cancel_.set_handler([this] {
     give_up_all();
     signal_.notify();
@@ -47,7 +49,7 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
       continue;
     }
     const auto event = std::move(events_.front());
-    events_.pop_front();
+    events_.erase(events_.begin());
     if (event.leg->given_up) continue;
     const auto status = deliver(event);
     if (event.kind == HANDOFF_EVENT_LEG_BODY) event.leg->wake.notify();
@@ -296,6 +298,12 @@ void DisaggregatedExchange::give_up_all() {
   for (const auto& leg : legs_) {
     if (!leg->finished) give_up(*leg);
   }
+}
+
+void DisaggregatedExchange::let_go_of_body() {
+  body_gone_ = true;
+  request_->body.release();
+  give_memory_back(abi_members_);
 }
 
 void DisaggregatedExchange::push(Event event) {

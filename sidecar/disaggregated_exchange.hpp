@@ -1,7 +1,6 @@
 // An exchange that a backend decides: its actions carried out, its events delivered.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -100,6 +99,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   void give_up(Leg& leg);
   void give_up_all();
   void push(Event event);
+  void let_go_of_body();
   LegRequest request_of(const Leg& leg) const;
   bool runs_alone(const Leg& leg) const;
 
@@ -122,7 +122,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   std::vector<handoff_member> abi_members_;
   std::vector<std::unique_ptr<Leg>> legs_;
   std::vector<Action> actions_;
-  std::deque<Event> events_;
+  std::vector<Event> events_;  // oldest first; seldom more than one
   Signal signal_;
   std::size_t running_ = 0;
   std::size_t relaying_ = 0;
@@ -130,6 +130,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   bool wants_decode_only_ = false;
   bool in_entry_ = false;
   bool ending_ = false;
+  bool body_gone_ = false;  // freed, since the answer flows
   bool settled_ = false;  // the client has its answer, or can't have one
   bool broken_ = false;
   Claim claim_ = Claim::none;

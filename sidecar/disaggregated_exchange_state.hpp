@@ -7,7 +7,7 @@ namespace handoff::sidecar {
 
 /// A leg as the backend asked for it, and how far it is.
 struct DisaggregatedExchange::Leg {
-  Leg(LoopServices& services) : share(services.budget), wake(services.context.get_executor()) {}
+  explicit Leg(LoopServices& services) : share(services.budget), wake(services.context.get_executor()) {}
 
   std::uint32_t id = 0;
   std::uint32_t role = 0;

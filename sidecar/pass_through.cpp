@@ -86,6 +86,7 @@ Awaitable<ExchangeOutcome> pass_through(LoopServices& services, RequestContext& 
                                             .deadline = milliseconds{0},
                                             .on_sent = nullptr});
   cancel.set_handler([&leg] { leg.cancel(); });
+  if (!upload) relay.on_flowing([&request] { request.body.release(); });
 
   auto failure = co_await leg.open();
   auto end = RelayEnd::engine_failed;

@@ -77,8 +77,12 @@ bool RequestBody::reserve_more(std::size_t more) {
 
 void RequestBody::clear() {
   size_ = 0;
-  if (capacity_ <= kKept) return;
+  if (capacity_ > kKept) release();
+}
+
+void RequestBody::release() {
   data_.reset();
+  size_ = 0;
   capacity_ = 0;
   share_.release();
 }
@@ -190,7 +194,8 @@ bool ClientUpload::try_next(std::string& wire) {
   if (!prefix_sent_) {
     prefix_sent_ = true;
     frame(prefix_, wire);
-    if (head_.chunked && parser_.is_complete()) {  // the last chunk came with the one that went over the limit
+    if (head_.chunked &&
+        parser_.is_complete()) {  // the last chunk came with the one that went over the limit
       finished_ = true;
       wire += "0\r\n\r\n";
     }

@@ -21,6 +21,8 @@ class RequestBody {
   explicit RequestBody(MemoryBudget& budget) : share_(budget) {}
   /// Empty again. A small buffer is kept for the next body.
   void clear();
+  /// Empty, and all memory given back.
+  void release();
 
   std::string_view view() const { return {data_.get(), size_}; }
   std::size_t size() const { return size_; }

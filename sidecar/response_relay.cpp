@@ -2,6 +2,7 @@
 
 #include <boost/beast/http/status.hpp>
 #include <charconv>
+#include "sidecar/give_memory_back.hpp"
 
 namespace handoff::sidecar {
 namespace {
@@ -214,6 +215,11 @@ Awaitable<RelayEnd> ResponseRelay::relay(UpstreamLeg& leg, std::string_view held
     if (body.complete) co_return RelayEnd::complete;
     if (body.failure != LegFailure::none) co_return RelayEnd::engine_failed;
   }
+  // From here on there may be minutes of waiting, by thousands of streams: nothing is held that is not
+  // needed.
+  give_memory_back(head_);
+  leg.let_go_of_heads();
+  if (on_flowing_) on_flowing_();
   while (true) {
     const auto body = co_await leg.read();
     failure_ = body.failure;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,6 +54,10 @@ class ResponseRelay {
   /// Why relay() ended with engine_failed.
   LegFailure failure() const { return failure_; }
 
+  /// Called once, when the first bytes of a relayed reply have gone out: nothing that was kept for another try is
+  /// needed any more.
+  void on_flowing(std::function<void()> call) { on_flowing_ = std::move(call); }
+
   /// An answer in pieces, its length unknown.
   Awaitable<RelayEnd> begin(const Answer& head);
   Awaitable<RelayEnd> write(std::span<const std::string_view> pieces, bool last);
@@ -80,6 +85,7 @@ class ResponseRelay {
   bool keep_alive_;
   unsigned status_ = 0;
   LegFailure failure_ = LegFailure::none;
+  std::function<void()> on_flowing_;
 };
 
 }  // namespace handoff::sidecar

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/experimental/parallel_group.hpp>
 #include <cerrno>
@@ -46,9 +47,8 @@ IoResult Transport::try_write(const char* data, std::size_t size) {
   return to_result(::send(socket_.native_handle(), data, size, MSG_NOSIGNAL));
 }
 
-Awaitable<bool> Transport::wait_readable() {
-  auto [ec] = co_await socket_.async_wait(tcp::socket::wait_read, kTuple);
-  co_return !ec;
+Awaitable<std::tuple<error_code, std::size_t>> Transport::receive(std::span<char> buffer) {
+  return socket_.async_receive(net::buffer(buffer.data(), buffer.size()), kTuple);
 }
 
 Awaitable<bool> Transport::wait_writable() {

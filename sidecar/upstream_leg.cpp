@@ -6,6 +6,7 @@
 #include <boost/asio/ip/basic_resolver.hpp>
 #include <cstring>
 #include <utility>
+#include "sidecar/give_memory_back.hpp"
 
 namespace handoff::sidecar {
 namespace {
@@ -56,6 +57,13 @@ void UpstreamLeg::cancel() {
   if (resolving_ != nullptr) resolving_->cancel();
   if (request_.upload != nullptr) request_.upload->cancel_wait();
   if (connection_) connection_->transport.cancel_waits();
+}
+
+void UpstreamLeg::let_go_of_heads() {
+  give_memory_back(request_.head);
+  request_.body = {};
+  give_memory_back(first_bytes_);
+  head_.forget_text();
 }
 
 void UpstreamLeg::nudge() {
@@ -177,12 +185,22 @@ Awaitable<LegFailure> UpstreamLeg::connect_one(const tcp::endpoint& endpoint, So
   co_return ec ? LegFailure::connect : LegFailure::none;
 }
 
-Awaitable<bool> UpstreamLeg::wait_readable() {
-  if (interrupted() != LegFailure::none) co_return false;  // it came while nobody waited here
+// The first bytes land in a small buffer of the leg's own, so that a stream that waits holds little; what
+// came with them is read into the loop's scratch behind them, after `carried` bytes that are there already.
+Awaitable<IoResult> UpstreamLeg::receive(std::size_t carried) {
+  if (interrupted() != LegFailure::none)
+    co_return IoResult{IoStatus::failed};  // it came while nobody waited here
   connection_->deadline.arm(context_.read_timeout);
-  const bool ready = co_await connection_->transport.wait_readable();
-  if (connection_) connection_->deadline.disarm();
-  co_return ready&& interrupted() == LegFailure::none;
+  const auto [ec, size] = co_await connection_->transport.receive(near_);
+  if (!connection_) co_return IoResult{IoStatus::failed};
+  connection_->deadline.disarm();
+  if (interrupted() != LegFailure::none) co_return IoResult{IoStatus::failed};
+  if (ec == net::error::operation_aborted) co_return IoResult{IoStatus::would_block};
+  if (ec) co_return IoResult{ec == net::error::eof ? IoStatus::closed : IoStatus::failed};
+  std::memcpy(context_.scratch.data() + carried, near_.data(), size);
+  if (size < near_.size()) co_return IoResult{IoStatus::ok, size};
+  const auto rest = connection_->transport.try_read(context_.scratch.subspan(carried + size));
+  co_return IoResult{IoStatus::ok, size + rest.size};
 }
 
 Awaitable<bool> UpstreamLeg::wait_writable() {
@@ -271,14 +289,12 @@ Awaitable<LegFailure> UpstreamLeg::send_upload() {
 
 Awaitable<LegFailure> UpstreamLeg::read_head() {
   while (true) {
-    const bool ready = co_await wait_readable();
-    if (!ready) {
+    const auto got = co_await receive(0);
+    if (got.status != IoStatus::ok) {
       const auto why = interrupted();
+      if (why == LegFailure::none && got.status == IoStatus::would_block) continue;
       co_return why == LegFailure::none ? LegFailure::reset : why;
     }
-    const auto got = connection_->transport.try_read(context_.scratch);
-    if (got.status == IoStatus::would_block) continue;
-    if (got.status != IoStatus::ok) co_return LegFailure::reset;
     reply_started_ = true;
     read_was_full_ = got.size == context_.scratch.size();
     std::string_view data(context_.scratch.data(), got.size);
@@ -332,26 +348,28 @@ UpstreamLeg::Body UpstreamLeg::first() {
 
 Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
   while (true) {
-    bool ready = read_was_full_;
-    if (!ready) {
-      reading_ = true;
-      ready = co_await wait_readable();
-      reading_ = false;
-    }
-    if (!ready) {
-      const auto why = interrupted();
-      if (why == LegFailure::none && std::exchange(nudged_, false)) co_return Body{};
-      close();
-      co_return Body{why == LegFailure::none ? LegFailure::reset : why, false, {}};
-    }
-    auto room = context_.scratch;
     const auto carried = carry_.size();
-    std::memcpy(room.data(), carry_.data(), carried);
-    const auto got = connection_->transport.try_read(room.subspan(carried));
-    if (got.status == IoStatus::would_block) {
+    IoResult got{IoStatus::would_block};
+    if (read_was_full_) {
+      std::memcpy(context_.scratch.data(), carry_.data(), carried);
+      got = connection_->transport.try_read(context_.scratch.subspan(carried));
       read_was_full_ = false;
-      continue;
     }
+    if (got.status == IoStatus::would_block) {
+      reading_ = true;
+      got = co_await receive(carried);
+      reading_ = false;
+      if (const auto why = interrupted(); why != LegFailure::none) {
+        close();
+        co_return Body{why, false, {}};
+      }
+      if (got.status == IoStatus::would_block) {  // woken for another reason
+        if (std::exchange(nudged_, false)) co_return Body{};
+        continue;
+      }
+      if (got.status == IoStatus::ok) std::memcpy(context_.scratch.data(), carry_.data(), carried);
+    }
+    const auto room = context_.scratch;
     if (got.status != IoStatus::ok) co_return finish_at_end(got.status);
     read_was_full_ = got.size == room.size() - carried;
     const auto body = take_body({room.data(), carried + got.size});

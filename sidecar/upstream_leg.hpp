@@ -1,6 +1,7 @@
 // One request to an engine and its reply.
 #pragma once
 
+#include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <functional>
@@ -100,6 +101,8 @@ class UpstreamLeg {
 
   /// Makes open() and read() end soon with `cancelled`. May be called from anywhere on the loop.
   void cancel();
+  /// Frees the request and the text of the reply's head; its status stays. Only when no other try will be made.
+  void let_go_of_heads();
   /// Makes a suspended read() return with nothing, so that its caller can look at what has changed. Without one, nothing
   /// happens: open() goes on.
   void nudge();
@@ -123,7 +126,7 @@ class UpstreamLeg {
   Awaitable<LegFailure> send_wire(std::span<iovec> pieces);
   Awaitable<LegFailure> send_upload();
   Awaitable<LegFailure> read_head();
-  Awaitable<bool> wait_readable();
+  Awaitable<IoResult> receive(std::size_t carried);
   Awaitable<bool> wait_writable();
   LegFailure interrupted() const;
   Body take_body(std::string_view data);
@@ -138,6 +141,7 @@ class UpstreamLeg {
   http1::ResponseParser parser_;
   http1::ResponseHead head_;
   std::vector<std::string_view> pieces_;
+  std::array<char, 384> near_;  // an event of a chat stream fits
   std::string carry_;        // bytes read but not yet understood
   std::string first_bytes_;  // body bytes that came with the head
   LegTimes times_;

@@ -30,7 +30,8 @@ std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engi
     auto connection = std::move(kept.back());
     kept.pop_back();
     --idle_count_;
-    // Closed by the engine, or it said something that nobody asked for: that would be read as the next request's answer.
+    // Closed by the engine, or it said something that nobody asked for: that would be read as the next
+    // request's answer.
     if (!connection->transport.is_quiet()) continue;
     if (kept.empty()) idle_.erase(found);
     connection->deadline.disarm();

@@ -180,8 +180,10 @@ typedef struct handoff_config {
   size_t setting_count;
 } handoff_config;
 
-/* A client request on one of the backend's routes, whole. What it points to lives until end() returns; the
- * struct itself is gone when begin() returns. */
+/* A client request on one of the backend's routes, whole. What it points to lives until end() returns, with one
+ * exception: the body and its members are gone once bytes of a leg's reply flow to the client (a stream may last
+ * for minutes, and nothing is sent again by then); pieces of it are refused from then on. The struct itself is
+ * gone when begin() returns. */
 typedef struct handoff_request {
   uint32_t struct_size;
   uint32_t has_prefill; /* 1: a prefill endpoint was given (and is valid and allowed); 0: decode only */

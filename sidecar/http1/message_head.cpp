@@ -1,6 +1,7 @@
 #include "sidecar/http1/message_head.hpp"
 
 #include "sidecar/ascii.hpp"
+#include "sidecar/give_memory_back.hpp"
 
 namespace handoff::sidecar::http1 {
 
@@ -26,6 +27,13 @@ void RequestHead::clear() {
   method = {};
   target = {};
   expects_continue = false;
+}
+
+void ResponseHead::forget_text() {
+  give_memory_back(text);
+  give_memory_back(fields);
+  reason = {};
+  connection = {};
 }
 
 void ResponseHead::clear() {

@@ -57,6 +57,8 @@ struct ResponseHead : MessageHead {
   unsigned status = 0;
   std::string_view reason;
   bool body_to_eof = false;  // neither length nor chunks: the body ends with the connection
+  /// Frees the text and what views it; numbers and flags stay.
+  void forget_text();
   void clear();
 };
 

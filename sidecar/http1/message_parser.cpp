@@ -222,7 +222,9 @@ struct RequestParser::Impl {
 
 RequestParser::RequestParser() : impl_(std::make_unique<Impl>()) {}
 RequestParser::~RequestParser() = default;
-void RequestParser::reset() { impl_->made.emplace(); }
+void RequestParser::reset() {
+  impl_->made.emplace();
+}
 
 HeadResult RequestParser::parse_head(std::string_view data, const HeadLimits& limits, RequestHead& head) {
   const auto result = parse_whole_head(impl_->parser(), data, limits, head);
