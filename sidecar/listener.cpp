@@ -35,12 +35,25 @@ void bind_to(Acceptor& acceptor, const tcp::endpoint& endpoint, bool reuse_port,
   must(ec, "bind", address, endpoint.port());
 }
 
-}  // namespace
-
-Acceptor open_listener(net::io_context& context, const std::string& address, std::uint16_t port) {
+net::ip::address parse_address(const std::string& address) {
   error_code ec;
   const auto ip = net::ip::make_address(address, ec);
   if (ec) throw std::runtime_error("cannot listen on '" + address + "': not an IP address");
+  return ip;
+}
+
+}  // namespace
+
+void require_free_port(const std::string& address, std::uint16_t port) {
+  if (port == 0) return;
+  net::io_context context;
+  Acceptor probe(context);
+  bind_to(probe, {parse_address(address), port}, /*reuse_port=*/false, address);
+}
+
+Acceptor open_listener(net::io_context& context, const std::string& address, std::uint16_t port) {
+  error_code ec;
+  const auto ip = parse_address(address);
   Acceptor acceptor(context);
   bind_to(acceptor, {ip, port}, /*reuse_port=*/true, address);
   acceptor.listen(4096, ec);

@@ -14,9 +14,13 @@ namespace handoff::sidecar {
 
 using Acceptor = net::basic_socket_acceptor<tcp, Executor>;
 
+/// Throws if another process listens on the port: SO_REUSEPORT, which our own listeners need among
+/// themselves, would let two sidecars of one user share it unnoticed.
+void require_free_port(const std::string& address, std::uint16_t port);
+
 /// Binds and listens. With port 0 the system chooses. Each loop has a listener of its own on the same port
-/// (SO_REUSEPORT), and the kernel spreads connections over them; a port that another process listens on is
-/// refused nevertheless. Throws std::runtime_error, which names address and reason.
+/// (SO_REUSEPORT), and the kernel spreads connections over them. Throws std::runtime_error, which names
+/// address and reason.
 Acceptor open_listener(net::io_context& context, const std::string& address, std::uint16_t port);
 
 /// The accept loop. `on_connection` takes each socket; while `has_room` says no, connections wait in the

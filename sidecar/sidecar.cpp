@@ -28,6 +28,7 @@ std::size_t loop_count(const SidecarConfig& config) {
 Sidecar::Sidecar(const SharedPlan& plan, std::span<const std::string> backend_values) : plan_(plan) {
   const auto& config = plan.config;
   const auto count = loop_count(config);
+  require_free_port(config.bind, config.port);
   for (std::size_t i = 0; i < count; ++i) {
     loops_.push_back(std::make_unique<EventLoop>(plan, readiness_, backend_values, count));
     const auto port = loops_.back()->listen(config.bind, i == 0 ? config.port : port_, Surface::inference);
@@ -35,6 +36,7 @@ Sidecar::Sidecar(const SharedPlan& plan, std::span<const std::string> backend_va
   }
   if (config.admin_port != "0") {
     const auto wanted = config.admin_port == "auto" ? 0 : std::stoul(config.admin_port);
+    require_free_port(config.bind, static_cast<std::uint16_t>(wanted));
     admin_port_ = loops_.front()->listen(config.bind, static_cast<std::uint16_t>(wanted), Surface::admin);
   }
   auto path = config.ready_path;

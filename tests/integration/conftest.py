@@ -89,6 +89,7 @@ class Rig:
         """No request, block or lease is left on either engine."""
         self.decode.wait(requests=0, blocks_free="all", leases=0)
         self.prefill.wait(requests=0, blocks_free="all", leases=0)
+        assert self.prefill.state()["leases"]["expired"] == 0, "only the lease's end gave the blocks back"
 
 
 class SidecarPool:
