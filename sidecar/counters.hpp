@@ -8,9 +8,9 @@
 
 namespace handoff::sidecar {
 
-/// Counters named by a group and a name within it, such as `decode_only` and `no_prefill_endpoint`. Written by one loop's
-/// thread and read after it has ended. Names come from small fixed sets, so looking through a list is quickest; should one
-/// not, the number of names is bounded and the rest is counted as `other`.
+/// Counters named by a group and a name within it, such as `decode_only` and `no_prefill_endpoint`. Written
+/// by one loop's thread and read after it has ended. Names come from small fixed sets, so looking through a
+/// list is quickest; should one not, the number of names is bounded and the rest is counted as `other`.
 class Counters {
  public:
   struct Entry {

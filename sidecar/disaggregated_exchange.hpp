@@ -131,7 +131,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   bool in_entry_ = false;
   bool ending_ = false;
   bool body_gone_ = false;  // freed, since the answer flows
-  bool settled_ = false;  // the client has its answer, or can't have one
+  bool settled_ = false;    // the client has its answer, or can't have one
   bool broken_ = false;
   Claim claim_ = Claim::none;
 };

@@ -33,8 +33,7 @@ milliseconds engine_idle(const SharedPlan& plan) {
 
 EventLoop::EventLoop(const SharedPlan& plan, Readiness& readiness,
                      std::span<const std::string> backend_values, std::size_t loops)
-    : plan_(plan),
-      scratch_(kScratchSize),
+    : scratch_(kScratchSize),
       budget_(static_cast<std::size_t>(plan.config.max_buffered_bytes) / loops),
       pool_(deadlines_, engine_idle(plan), static_cast<std::size_t>(plan.config.max_idle_upstream)),
       legs_{.context = context_,

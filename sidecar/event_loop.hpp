@@ -54,7 +54,6 @@ class EventLoop {
 
   // Declared in the order of dependence: what comes later refers to what comes before, and is destroyed
   // first.
-  const SharedPlan& plan_;
   net::io_context context_{1};
   DeadlineQueue deadlines_{context_};
   std::vector<char> scratch_;

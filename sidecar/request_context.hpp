@@ -44,8 +44,8 @@ struct RequestContext {
   }
 };
 
-/// Contexts of requests that are over, kept for the next ones so that their many small buffers are not made anew each time.
-/// One per loop; outlives what it gave out.
+/// Contexts of requests that are over, kept for the next ones so that their many small buffers are not made
+/// anew each time. One per loop; outlives what it gave out.
 class RequestPool {
  public:
   explicit RequestPool(MemoryBudget& budget) : budget_(budget) {}
@@ -59,7 +59,8 @@ class RequestPool {
       free_.pop_back();
       context->record.started = Clock::now();
     }
-    return {context.release(), [this](RequestContext* used) { give_back(std::unique_ptr<RequestContext>(used)); }};
+    return {context.release(),
+            [this](RequestContext* used) { give_back(std::unique_ptr<RequestContext>(used)); }};
   }
 
  private:

@@ -54,8 +54,8 @@ class ResponseRelay {
   /// Why relay() ended with engine_failed.
   LegFailure failure() const { return failure_; }
 
-  /// Called once, when the first bytes of a relayed reply have gone out: nothing that was kept for another try is
-  /// needed any more.
+  /// Called once, when the first bytes of a relayed reply have gone out: nothing that was kept for another
+  /// try is needed any more.
   void on_flowing(std::function<void()> call) { on_flowing_ = std::move(call); }
 
   /// An answer in pieces, its length unknown.

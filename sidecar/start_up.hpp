@@ -22,7 +22,8 @@ struct StartUp {
 /// Loads the backend, reads every setting, and checks all of it at once.
 StartUp prepare(const std::vector<std::string>& arguments, const config::Environment& environment);
 
-/// Every setting with its default as Markdown tables, those of the named backends included. Throws BackendLoadError.
+/// Every setting with its default as Markdown tables, those of the named backends included. Throws
+/// BackendLoadError.
 std::string settings_markdown(const std::vector<std::string>& backends);
 
 }  // namespace handoff::sidecar

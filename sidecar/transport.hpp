@@ -34,9 +34,9 @@ class Transport {
   IoResult try_write(std::span<const iovec> pieces);
   IoResult try_write(const char* data, std::size_t size);
 
-  /// Suspends until bytes are there and takes some; zero bytes without an error is never a result: the peer's end is
-  /// an error here. Cheaper than a wait and a read, since the kernel is asked once. What does not fit into
-  /// `buffer` is left for try_read().
+  /// Suspends until bytes are there and takes some; zero bytes without an error is never a result: the peer's
+  /// end is an error here. Cheaper than a wait and a read, since the kernel is asked once. What does not fit
+  /// into `buffer` is left for try_read().
   Awaitable<std::tuple<error_code, std::size_t>> receive(std::span<char> buffer);
   /// Suspends until the socket is writable, or cancel_waits() was called. False: cancelled or failed.
   Awaitable<bool> wait_writable();

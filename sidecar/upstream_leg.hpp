@@ -101,10 +101,11 @@ class UpstreamLeg {
 
   /// Makes open() and read() end soon with `cancelled`. May be called from anywhere on the loop.
   void cancel();
-  /// Frees the request and the text of the reply's head; its status stays. Only when no other try will be made.
+  /// Frees the request and the text of the reply's head; its status stays. Only when no other try will be
+  /// made.
   void let_go_of_heads();
-  /// Makes a suspended read() return with nothing, so that its caller can look at what has changed. Without one, nothing
-  /// happens: open() goes on.
+  /// Makes a suspended read() return with nothing, so that its caller can look at what has changed. Without
+  /// one, nothing happens: open() goes on.
   void nudge();
   /// Closes the connection now; only when neither open() nor read() is suspended.
   void close();
@@ -142,8 +143,8 @@ class UpstreamLeg {
   http1::ResponseHead head_;
   std::vector<std::string_view> pieces_;
   std::array<char, 384> near_;  // an event of a chat stream fits
-  std::string carry_;        // bytes read but not yet understood
-  std::string first_bytes_;  // body bytes that came with the head
+  std::string carry_;           // bytes read but not yet understood
+  std::string first_bytes_;     // body bytes that came with the head
   LegTimes times_;
   std::optional<Deadline> overall_;
   Socket* connecting_ = nullptr;

@@ -180,10 +180,10 @@ typedef struct handoff_config {
   size_t setting_count;
 } handoff_config;
 
-/* A client request on one of the backend's routes, whole. What it points to lives until end() returns, with one
- * exception: the body and its members are gone once bytes of a leg's reply flow to the client (a stream may last
- * for minutes, and nothing is sent again by then); pieces of it are refused from then on. The struct itself is
- * gone when begin() returns. */
+/* A client request on one of the backend's routes, whole. What it points to lives until end() returns, with
+ * one exception: the body and its members are gone once bytes of a leg's reply flow to the client (a stream
+ * may last for minutes, and nothing is sent again by then); pieces of it are refused from then on. The struct
+ * itself is gone when begin() returns. */
 typedef struct handoff_request {
   uint32_t struct_size;
   uint32_t has_prefill; /* 1: a prefill endpoint was given (and is valid and allowed); 0: decode only */
@@ -228,8 +228,7 @@ typedef struct handoff_request {
 #define HANDOFF_REQUEST_SENT 1u   /* some byte of the leg's request may have reached the engine */
 #define HANDOFF_REUSED 2u         /* the leg ran on a kept-alive connection */
 #define HANDOFF_REPLY_STARTED 4u  /* some byte of the reply was received */
-#define HANDOFF_CLIENT_STARTED 8u /* some byte of an answer went to the client: it is too late for another \
-                                   */
+#define HANDOFF_CLIENT_STARTED 8u /* some byte of an answer went to the client: too late for another */
 
 /* A leg that is the client's answer (RELAY, or after relay()) reports LEG_FAILED only while no byte of it has
  * gone to the client. From then on its end is the exchange's end: END with ANSWERED or BROKEN, and the
