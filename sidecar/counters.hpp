@@ -34,6 +34,12 @@ class Counters {
     }
   }
   const std::vector<Entry>& entries() const { return entries_; }
+  std::uint64_t value(std::string_view group, std::string_view name) const {
+    for (const auto& entry : entries_) {
+      if (entry.name == name && entry.group == group) return entry.value;
+    }
+    return 0;
+  }
 
  private:
   static constexpr std::size_t kMaxNames = 256;

@@ -15,8 +15,7 @@ class BackgroundCallsTest : public LoopCase {
             .deadline = deadline};
   }
   std::uint64_t count(const char* name) const {
-    const auto found = counters.values().find(name);
-    return found == counters.values().end() ? 0 : found->second;
+    return counters.value({}, name);
   }
   bool run_until_idle() {
     return run_until([&] { return calls.running() == 0; });
