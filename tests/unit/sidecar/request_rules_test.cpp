@@ -118,7 +118,8 @@ TEST_F(RequestRulesTest, LooksIntoBodies) {
       {"an empty one harms nobody", R"({"kv_transfer_params":{}})", "", std::nullopt, std::nullopt},
       {"cut off", R"({"prompt":)", "", SidecarError::invalid_pd_request, std::nullopt},
       {"an array is the engine's to refuse", "[1]", "", std::nullopt, std::nullopt},
-      {"a byte order mark", "\xEF\xBB\xBF{}", "", SidecarError::invalid_pd_request, std::nullopt},
+      {"a byte order mark", "\xEF\xBB\xBF{}", "", SidecarError::invalid_pd_request,
+       SidecarError::invalid_pd_request},
       {"coded", "{}", "Content-Encoding: gzip\r\n", SidecarError::unsupported_content_encoding, std::nullopt},
       {"not coded", "{}", "Content-Encoding: identity\r\n", std::nullopt, std::nullopt},
   };
