@@ -288,3 +288,16 @@ def test_no_connection_is_left_after_many_departures(own):
     with rig.connect() as client:
         client.request("GET", "/health")
     assert rig.sidecar.open_sockets() <= before + 2
+
+
+@pytest.mark.parametrize("leave", ["close", "reset"])
+@pytest.mark.parametrize("disaggregated", [True, False], ids=["disaggregated", "decode-only"])
+def test_client_leaves_with_another_request_unread_behind_the_first(scripted, leave, disaggregated):
+    client = scripted.start({"prompt": "p"}, disaggregated=disaggregated)
+    leg = (scripted.prefill if disaggregated else scripted.decode).next()
+    leg.body()
+    client.send(wire("GET", "/never") * 3)
+    getattr(client, leave)()
+    leg.wait_until_dropped()
+    assert scripted.exchange_line(path="/v1/completions").fields["outcome"] == "client_gone"
+    scripted.decode.expect_nothing()
