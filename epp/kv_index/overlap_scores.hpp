@@ -59,9 +59,18 @@ class OverlapScores {
   friend class BlockIndex;
   friend class PrefixWalk;
 
+  // Where a rank's walk stands: the ordinal it matches with, its tier, and since which block.
+  struct Step {
+    std::uint16_t ordinal = 0;
+    Tier tier = Tier::device;
+    std::uint32_t since = 0;
+  };
+
   std::vector<RankOverlap> rows_;
+  std::vector<Step> steps_;  // by row
   std::vector<std::uint32_t> row_of_slot_;
-  std::vector<std::uint64_t> active_;  // bits: the ordinal that each still-matching rank matches with
+  std::vector<std::uint64_t> active_;   // bits: the ordinal that each still-matching rank matches with
+  std::vector<std::uint64_t> members_;  // bits: holders of one block; zero between uses
   std::uint32_t requested_blocks_ = 0;
 };
 

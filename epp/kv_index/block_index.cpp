@@ -1,0 +1,420 @@
+#include "epp/kv_index/block_index.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <mutex>
+
+#include "epp/kv_index/block_hash.hpp"
+#include "epp/kv_index/block_store.hpp"
+#include "epp/kv_index/prefix_walk.hpp"
+#include "epp/kv_index/rank_registry.hpp"
+
+namespace handoff::epp {
+
+namespace {
+
+constexpr std::size_t kAhead = 16;          // blocks whose memory a match asks for before it needs them
+constexpr std::int64_t kWindowsPerTtl = 4;  // a predicted block lives its TTL and up to one window more
+constexpr std::size_t kScrubPerWrite = 64;  // table slots; plus some for each block written
+constexpr std::size_t kScrubPerBlock = 8;
+constexpr std::size_t kScrubPerMaintain = std::size_t{1} << 18;
+
+// Reused by each writing thread, so that events allocate nothing.
+struct WriteScratch {
+  std::vector<BlockKey> keys;
+  std::vector<std::uint8_t> existed;
+  std::vector<std::uint64_t> seen;
+
+  static WriteScratch& get() {
+    thread_local WriteScratch scratch;
+    return scratch;
+  }
+};
+
+bool has_duplicates(const StoredBlocks& blocks, WriteScratch& scratch) {
+  constexpr std::size_t kFew = 16;
+  const auto hashes = blocks.engine_hashes;
+  if (blocks.parent_engine_hash &&
+      std::find(hashes.begin(), hashes.end(), *blocks.parent_engine_hash) != hashes.end()) {
+    return true;
+  }
+  if (hashes.size() <= kFew) {
+    for (std::size_t i = 1; i < hashes.size(); ++i) {
+      if (std::find(hashes.begin(), hashes.begin() + static_cast<std::ptrdiff_t>(i), hashes[i]) !=
+          hashes.begin() + static_cast<std::ptrdiff_t>(i)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  scratch.seen.assign(hashes.begin(), hashes.end());
+  std::sort(scratch.seen.begin(), scratch.seen.end());
+  return std::adjacent_find(scratch.seen.begin(), scratch.seen.end()) != scratch.seen.end();
+}
+
+}  // namespace
+
+class BlockIndex::Impl {
+ public:
+  explicit Impl(const BlockIndexOptions& options)
+      : options_(options),
+        store_({options.shards, options.max_blocks, options.max_engine_hashes, options.max_holder_set_bytes}),
+        ranks_(store_.epochs()) {}
+
+  RankRegistry& ranks() { return ranks_; }
+
+  std::optional<RankSlot> add_rank(WorkerRank rank) {
+    auto slot = ranks_.add(rank);
+    if (!slot && ranks_.has_dead()) {
+      scrub_all();
+      slot = ranks_.add(rank);
+    }
+    return slot;
+  }
+
+  bool clear(WorkerRank rank, bool remove) {
+    const auto slot = ranks_.slot_of(rank);
+    if (!slot) return false;
+    const std::lock_guard lock(ranks_.write_mutex(*slot));
+    if (!ranks_.ordinals_of(*slot, rank)) return false;
+    if (remove) {
+      ranks_.remove(*slot);
+    } else {
+      ranks_.clear(*slot);
+    }
+    count(counters_.clears);
+    return true;
+  }
+
+  StoreOutcome apply_stored(WorkerRank rank, Tier tier, const StoredBlocks& blocks);
+  std::size_t apply_copied(WorkerRank rank, Tier tier, std::span<const std::uint64_t> engine_hashes);
+  std::size_t apply_removed(WorkerRank rank, Tier tier, std::span<const std::uint64_t> engine_hashes);
+  bool predict(WorkerRank rank, std::span<const std::uint64_t> sequence_hashes, SteadyTime now);
+  void maintain(SteadyTime now);
+  void match_prefix(std::span<const std::uint64_t> hashes, SteadyTime now, OverlapScores& out) const;
+  BlockIndexStats stats() const;
+
+ private:
+  using Counter = std::atomic<std::uint64_t>;
+  struct Counters {
+    Counter stores{0}, duplicate_stores{0}, unknown_parents{0}, malformed_stores{0}, conflicting_hashes{0},
+        removals{0}, unknown_removals{0}, predicted_blocks{0}, clears{0}, refused{0};
+  };
+
+  static void count(Counter& counter, std::uint64_t by = 1) {
+    counter.fetch_add(by, std::memory_order_relaxed);
+  }
+
+  void scrub(std::size_t budget, bool wait) {
+    if (!ranks_.has_dead()) return;
+    store_.scrub(
+        budget, wait, [this] { return ranks_.begin_scrub(); }, [this] { ranks_.scrubbed(); });
+  }
+  void scrub_all() { scrub(std::size_t{1} << 62, true); }
+
+  Ordinal ordinal_for(RankSlot slot, const RankOrdinals& ordinals, Tier tier) {
+    Ordinal ordinal = ordinals.tiers[static_cast<std::size_t>(tier)];
+    if (ordinal == kNoOrdinal) ordinal = ranks_.tier_ordinal(slot, tier);
+    if (ordinal != kNoOrdinal || !ranks_.has_dead()) return ordinal;
+    scrub_all();
+    return ranks_.tier_ordinal(slot, tier);
+  }
+
+  static bool holds(const RankOrdinals& ordinals, HolderRef holders) {
+    bool held = false;
+    ordinals.for_each_stored([&](Ordinal ordinal) { held |= holders.contains(ordinal); });
+    return held;
+  }
+
+  // The one block that this rank means by the hash; nullopt when it holds none, or several.
+  std::optional<BlockKey> block_of(EngineKey engine, const RankOrdinals& ordinals,
+                                   const ReadEpochs::Pin& pin) const {
+    const auto found = store_.find_engine_hash(engine);
+    std::optional<BlockKey> block;
+    for (std::size_t i = 0; i < found.count; ++i) {
+      if (!holds(ordinals, store_.find(found.blocks[i], pin))) continue;
+      if (block) return std::nullopt;
+      block = found.blocks[i];
+    }
+    return block;
+  }
+
+  // Removes the links' blocks that could not all be recorded; see StoreOutcome::conflicting_hash.
+  StoreOutcome link(const StoredBlocks& blocks, const WriteScratch& scratch, Ordinal ordinal,
+                    const ReadEpochs::Pin& pin);
+
+  const BlockIndexOptions options_;
+  BlockStore store_;
+  RankRegistry ranks_;
+  Counters counters_;
+};
+
+StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const StoredBlocks& blocks) {
+  WriteScratch& scratch = WriteScratch::get();
+  count(counters_.stores);
+  if (blocks.engine_hashes.size() != blocks.local_hashes.size() || has_duplicates(blocks, scratch)) {
+    count(counters_.malformed_stores);
+    return StoreOutcome::malformed;
+  }
+  scrub(kScrubPerWrite + kScrubPerBlock * blocks.engine_hashes.size(), false);
+  const auto slot = ranks_.slot_of(rank);
+  if (!slot) return StoreOutcome::unknown_rank;
+  const std::lock_guard lock(ranks_.write_mutex(*slot));
+  const auto ordinals = ranks_.ordinals_of(*slot, rank);
+  if (!ordinals) return StoreOutcome::unknown_rank;
+
+  const Ordinal ordinal = ordinal_for(*slot, *ordinals, tier);
+  if (ordinal == kNoOrdinal) {
+    count(counters_.refused, blocks.engine_hashes.size());
+    return StoreOutcome::already_stored;
+  }
+  const ReadEpochs::Pin pin = store_.epochs().pin();
+  std::optional<std::uint64_t> parent;
+  if (blocks.parent_engine_hash) {
+    const auto block = block_of(store_.engine_key(*blocks.parent_engine_hash), *ordinals, pin);
+    if (!block) {
+      count(counters_.unknown_parents);
+      return StoreOutcome::unknown_parent;
+    }
+    parent = store_.sequence_hash(*block);
+  }
+  scratch.keys.clear();
+  for (const std::uint64_t local : blocks.local_hashes) {
+    parent = parent ? chain_hash(*parent, local) : local;
+    const BlockKey key = store_.block_key(*parent);
+    if (key == 0) break;  // marks a free place; one hash in 2^64 is out of luck
+    scratch.keys.push_back(key);
+  }
+  const std::size_t added = store_.add_holder(scratch.keys, ordinal, &scratch.existed, pin);
+  const StoreOutcome linked = link(blocks, scratch, ordinal, pin);
+  if (linked != StoreOutcome::applied) return linked;
+  if (added != 0) return StoreOutcome::applied;
+  count(counters_.duplicate_stores);
+  return StoreOutcome::already_stored;
+}
+
+StoreOutcome BlockIndex::Impl::link(const StoredBlocks& blocks, const WriteScratch& scratch, Ordinal ordinal,
+                                    const ReadEpochs::Pin& pin) {
+  for (std::size_t i = 0; i < scratch.keys.size(); ++i) {
+    const EngineKey engine = store_.engine_key(blocks.engine_hashes[i]);
+    if (store_.link(engine, scratch.keys[i], scratch.existed[i] != 0, pin)) continue;
+    // Without the link a removal would not find the block, so nobody may hold it on our account.
+    for (; i < scratch.keys.size(); ++i) store_.remove_holder(scratch.keys[i], ordinal, pin);
+    count(counters_.conflicting_hashes);
+    return StoreOutcome::conflicting_hash;
+  }
+  return StoreOutcome::applied;
+}
+
+std::size_t BlockIndex::Impl::apply_copied(WorkerRank rank, Tier tier,
+                                           std::span<const std::uint64_t> engine_hashes) {
+  const auto slot = ranks_.slot_of(rank);
+  if (!slot) return 0;
+  const std::lock_guard lock(ranks_.write_mutex(*slot));
+  const auto ordinals = ranks_.ordinals_of(*slot, rank);
+  if (!ordinals) return 0;
+  const Ordinal ordinal = ordinal_for(*slot, *ordinals, tier);
+  if (ordinal == kNoOrdinal) return 0;
+  const ReadEpochs::Pin pin = store_.epochs().pin();
+  std::size_t known = 0;
+  for (const std::uint64_t hash : engine_hashes) {
+    const EngineKey engine = store_.engine_key(hash);
+    auto block = block_of(engine, *ordinals, pin);
+    if (!block) {
+      // A block may leave the device before its copy is announced. What the hash means, another rank may
+      // still tell.
+      const auto found = store_.find_engine_hash(engine);
+      if (found.count == 1 && !store_.find(found.blocks[0], pin).empty()) block = found.blocks[0];
+    }
+    if (!block) continue;
+    store_.add_holder({&*block, 1}, ordinal, nullptr, pin);
+    ++known;
+  }
+  return known;
+}
+
+std::size_t BlockIndex::Impl::apply_removed(WorkerRank rank, Tier tier,
+                                            std::span<const std::uint64_t> engine_hashes) {
+  scrub(kScrubPerWrite + kScrubPerBlock * engine_hashes.size(), false);
+  const auto slot = ranks_.slot_of(rank);
+  if (!slot) return 0;
+  const std::lock_guard lock(ranks_.write_mutex(*slot));
+  const auto ordinals = ranks_.ordinals_of(*slot, rank);
+  if (!ordinals) return 0;
+  const Ordinal ordinal = ordinals->tiers[static_cast<std::size_t>(tier)];
+  const ReadEpochs::Pin pin = store_.epochs().pin();
+  std::size_t removed = 0;
+  for (const std::uint64_t hash : engine_hashes) {
+    if (ordinal == kNoOrdinal) break;
+    const EngineKey engine = store_.engine_key(hash);
+    const auto found = store_.find_engine_hash(engine);
+    bool held = false;
+    for (std::size_t i = 0; i < found.count; ++i) {
+      if (!store_.remove_holder(found.blocks[i], ordinal, pin)) continue;
+      held = true;
+      if (store_.find(found.blocks[i], pin).empty()) store_.unlink_if_gone(engine, found.blocks[i], pin);
+    }
+    removed += held ? 1U : 0U;
+  }
+  count(counters_.removals, removed);
+  count(counters_.unknown_removals, engine_hashes.size() - removed);
+  return removed;
+}
+
+bool BlockIndex::Impl::predict(WorkerRank rank, std::span<const std::uint64_t> sequence_hashes,
+                               SteadyTime now) {
+  if (options_.predicted_ttl <= std::chrono::milliseconds::zero()) return false;
+  scrub(kScrubPerWrite + kScrubPerBlock * sequence_hashes.size(), false);
+  const auto slot = ranks_.slot_of(rank);
+  if (!slot) return false;
+  const std::lock_guard lock(ranks_.write_mutex(*slot));
+  if (!ranks_.ordinals_of(*slot, rank)) return false;
+  ranks_.drop_predicted_before(*slot, now);
+
+  const auto width = std::max<SteadyTime::duration>(
+      SteadyTime::duration(1), SteadyTime::duration(options_.predicted_ttl) / kWindowsPerTtl);
+  const std::int64_t window = now.time_since_epoch() / width;
+  const SteadyTime expires = SteadyTime((window + 1) * width) + options_.predicted_ttl;
+  Ordinal ordinal = ranks_.predicted_ordinal(*slot, window, expires);
+  if (ordinal == kNoOrdinal && ranks_.has_dead()) {
+    scrub_all();
+    ordinal = ranks_.predicted_ordinal(*slot, window, expires);
+  }
+  if (ordinal == kNoOrdinal) {
+    count(counters_.refused, sequence_hashes.size());
+    return false;
+  }
+  WriteScratch& scratch = WriteScratch::get();
+  scratch.keys.clear();
+  for (const std::uint64_t hash : sequence_hashes) {
+    if (const BlockKey key = store_.block_key(hash); key != 0) scratch.keys.push_back(key);
+  }
+  const ReadEpochs::Pin pin = store_.epochs().pin();
+  store_.add_holder(scratch.keys, ordinal, nullptr, pin);
+  count(counters_.predicted_blocks, scratch.keys.size());
+  return true;
+}
+
+void BlockIndex::Impl::maintain(SteadyTime now) {
+  for (const RankSlot slot : ranks_.slots_with_expired(now)) {
+    const std::lock_guard lock(ranks_.write_mutex(slot));
+    ranks_.drop_predicted_before(slot, now);
+  }
+  scrub(kScrubPerMaintain, false);
+  store_.tidy();
+  store_.epochs().reclaim();
+}
+
+void BlockIndex::Impl::match_prefix(std::span<const std::uint64_t> hashes, SteadyTime now,
+                                    OverlapScores& out) const {
+  const ReadEpochs::Pin pin = store_.epochs().pin();
+  out.requested_blocks_ = static_cast<std::uint32_t>(hashes.size());
+  PrefixWalk walk(ranks_.snapshot(), now, out);
+  std::array<BlockKey, 2 * kAhead> keys;  // a ring: those asked for and not yet looked at
+  static_assert(std::has_single_bit(2 * kAhead));
+  const auto ask_for = [&](std::size_t i) {
+    const BlockKey key = store_.block_key(hashes[i]);
+    keys[i % keys.size()] = key;
+    store_.prefetch(key);
+  };
+  for (std::size_t i = 0; i < std::min(kAhead, hashes.size()); ++i) ask_for(i);
+
+  HolderRef before;
+  std::uint32_t block = 0;
+  for (; block < hashes.size(); ++block) {
+    if (block + kAhead < hashes.size()) ask_for(block + kAhead);
+    const HolderRef holders = store_.find_and_mark(keys[block % keys.size()], pin);
+    if (holders.empty()) break;
+    if (block == 0) {
+      walk.start(holders);
+    } else if (holders != before) {
+      walk.advance(holders, block);
+    }
+    if (!walk.anyone_left()) break;
+    before = holders;
+  }
+  walk.finish(block);
+}
+
+BlockIndexStats BlockIndex::Impl::stats() const {
+  const BlockStore::Sizes sizes = store_.sizes();
+  const auto read = [](const Counter& counter) { return counter.load(std::memory_order_relaxed); };
+  BlockIndexStats stats;
+  stats.blocks = sizes.blocks;
+  stats.engine_hashes = sizes.engine_hashes;
+  stats.holder_sets = sizes.holder_sets;
+  stats.holder_set_bytes = sizes.holder_set_bytes;
+  stats.table_bytes = sizes.table_bytes;
+  stats.retired_bytes = store_.epochs().retired_bytes();
+  stats.ranks = ranks_.ranks();
+  stats.ordinals = ranks_.ordinals_in_use();
+  stats.evicted_blocks = sizes.evicted_blocks;
+  stats.refused_holders = sizes.refused_holders + read(counters_.refused);
+  stats.stores = read(counters_.stores);
+  stats.duplicate_stores = read(counters_.duplicate_stores);
+  stats.unknown_parents = read(counters_.unknown_parents);
+  stats.malformed_stores = read(counters_.malformed_stores);
+  stats.conflicting_hashes = read(counters_.conflicting_hashes);
+  stats.removals = read(counters_.removals);
+  stats.unknown_removals = read(counters_.unknown_removals);
+  stats.predicted_blocks = read(counters_.predicted_blocks);
+  stats.clears = read(counters_.clears);
+  return stats;
+}
+
+BlockIndex::BlockIndex(const BlockIndexOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+BlockIndex::~BlockIndex() = default;
+
+std::optional<RankSlot> BlockIndex::add_rank(WorkerRank rank) {
+  return impl_->add_rank(rank);
+}
+std::optional<RankSlot> BlockIndex::slot_of(WorkerRank rank) const {
+  return impl_->ranks().slot_of(rank);
+}
+bool BlockIndex::remove_rank(WorkerRank rank) {
+  return impl_->clear(rank, true);
+}
+bool BlockIndex::clear_rank(WorkerRank rank) {
+  return impl_->clear(rank, false);
+}
+
+std::size_t BlockIndex::remove_worker(std::uint64_t worker) {
+  std::size_t removed = 0;
+  for (const WorkerRank rank : impl_->ranks().ranks_of(worker)) removed += remove_rank(rank) ? 1U : 0U;
+  return removed;
+}
+
+StoreOutcome BlockIndex::apply_stored(WorkerRank rank, Tier tier, const StoredBlocks& blocks) {
+  return impl_->apply_stored(rank, tier, blocks);
+}
+
+std::size_t BlockIndex::apply_copied(WorkerRank rank, Tier tier,
+                                     std::span<const std::uint64_t> engine_hashes) {
+  return impl_->apply_copied(rank, tier, engine_hashes);
+}
+
+std::size_t BlockIndex::apply_removed(WorkerRank rank, Tier tier,
+                                      std::span<const std::uint64_t> engine_hashes) {
+  return impl_->apply_removed(rank, tier, engine_hashes);
+}
+
+bool BlockIndex::predict(WorkerRank rank, std::span<const std::uint64_t> sequence_hashes, SteadyTime now) {
+  return impl_->predict(rank, sequence_hashes, now);
+}
+
+void BlockIndex::maintain(SteadyTime now) {
+  impl_->maintain(now);
+}
+
+void BlockIndex::match_prefix(std::span<const std::uint64_t> sequence_hashes, SteadyTime now,
+                              OverlapScores& out) const {
+  impl_->match_prefix(sequence_hashes, now, out);
+}
+
+BlockIndexStats BlockIndex::stats() const {
+  return impl_->stats();
+}
+
+}  // namespace handoff::epp

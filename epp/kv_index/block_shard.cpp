@@ -1,0 +1,190 @@
+#include "epp/kv_index/block_shard.hpp"
+
+#include <algorithm>
+#include <new>
+
+namespace handoff::epp {
+
+namespace {
+constexpr std::size_t kFirstBuckets = 4;
+// Full at 7/8; after growing by an eighth at least, or a clean-up of tombstones, about 3/4.
+constexpr std::size_t max_used(std::size_t slots) {
+  return slots - slots / 8;
+}
+constexpr std::size_t slots_for(std::size_t live) {
+  return live + live / 3 + 8;
+}
+}  // namespace
+
+BlockShard::Table::Table(std::size_t count)
+    : buckets(count),
+      data(static_cast<Bucket*>(::operator new(count * sizeof(Bucket), std::align_val_t{alignof(Bucket)}))) {
+  for (std::size_t i = 0; i < count; ++i) new (data + i) Bucket;
+}
+
+BlockShard::Table::~Table() {
+  ::operator delete(data, std::align_val_t{alignof(Bucket)});
+}
+
+BlockShard::~BlockShard() {
+  delete table_.load();
+}
+
+void BlockShard::open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_blocks) {
+  epochs_ = &epochs;
+  pool_ = &pool;
+  max_blocks_ = std::max<std::size_t>(max_blocks, 1);
+  table_.store(new Table(kFirstBuckets));
+  table_bytes_.store(kFirstBuckets * sizeof(Bucket));
+}
+
+void BlockShard::prefetch(BlockKey key) const {
+  __builtin_prefetch(&table_.load(std::memory_order_acquire)->home(key));
+}
+
+std::uint64_t BlockShard::find_bits(BlockKey key, bool mark) const {
+  const Table& table = *table_.load(std::memory_order_acquire);
+  Bucket* bucket = &table.home(key);
+  for (std::size_t visited = 0; visited < table.buckets; ++visited, bucket = table.next(bucket)) {
+    for (Slot& slot : bucket->slots) {
+      if (slot.key.load(std::memory_order_relaxed) != key) continue;
+      std::uint64_t bits = slot.bits.load(std::memory_order_acquire);
+      // A tombstone may have been given to another block between the two loads. The bits of that block were
+      // stored after its key, so having seen them we now see the key as well.
+      if (!is_live(bits) || slot.key.load(std::memory_order_relaxed) != key) continue;
+      if (mark && (bits & kRecent) == 0) {
+        // A writer may be faster; then there is nothing to protect.
+        std::uint64_t expected = bits;
+        slot.bits.compare_exchange_strong(expected, bits | kRecent, std::memory_order_relaxed);
+      }
+      return bits;
+    }
+    // Slots fill from the first to the last; nobody was ever sent past a bucket whose last slot is unused.
+    if (bucket->slots[kBucketSlots - 1].bits.load(std::memory_order_relaxed) == 0) return 0;
+  }
+  return 0;
+}
+
+BlockShard::Slot* BlockShard::locate(BlockKey key) {
+  const Table& table = *table_.load(std::memory_order_relaxed);
+  Bucket* bucket = &table.home(key);
+  for (std::size_t visited = 0; visited < table.buckets; ++visited, bucket = table.next(bucket)) {
+    for (Slot& slot : bucket->slots) {
+      if (slot.key.load(std::memory_order_relaxed) == key &&
+          is_live(slot.bits.load(std::memory_order_relaxed))) {
+        return &slot;
+      }
+    }
+    if (bucket->slots[kBucketSlots - 1].bits.load(std::memory_order_relaxed) == 0) return nullptr;
+  }
+  return nullptr;
+}
+
+void BlockShard::replace(Slot& slot, HolderRef holders) {
+  const HolderRef before = BlockShard::holders(slot);
+  if (!holders.empty()) {
+    slot.bits.store(holders.bits() | kRecent, std::memory_order_release);
+  } else {
+    const Table& table = *table_.load(std::memory_order_relaxed);
+    const auto offset =
+        reinterpret_cast<const std::byte*>(&slot) - reinterpret_cast<const std::byte*>(table.data);
+    const auto index = static_cast<std::size_t>(offset) / sizeof(Bucket);
+    const Slot& last = table.data[index].slots[kBucketSlots - 1];
+    // In a bucket that was never full the slot can be as new, unless later slots would then be filled before
+    // it.
+    const bool never_passed = last.bits.load(std::memory_order_relaxed) == 0;
+    slot.bits.store(never_passed ? 0 : kTombstone, std::memory_order_release);
+    if (never_passed) --used_;
+    live_.fetch_sub(1, std::memory_order_relaxed);
+    if (pressure_.load(std::memory_order_relaxed) && blocks() < max_blocks_ - max_blocks_ / 4) {
+      pressure_.store(false, std::memory_order_relaxed);
+    }
+  }
+  pool_->release(before);
+}
+
+void BlockShard::place(Table& table, BlockKey key, std::uint64_t bits) {
+  for (Bucket* bucket = &table.home(key);; bucket = table.next(bucket)) {
+    for (Slot& slot : bucket->slots) {
+      if (slot.bits.load(std::memory_order_relaxed) != 0) continue;
+      slot.key.store(key, std::memory_order_relaxed);
+      slot.bits.store(bits, std::memory_order_relaxed);
+      return;
+    }
+  }
+}
+
+void BlockShard::rebuild(std::size_t buckets) {
+  Table* old = table_.load(std::memory_order_relaxed);
+  auto* table = new Table(buckets);
+  for (std::size_t b = 0; b < old->buckets; ++b) {
+    for (const Slot& slot : old->data[b].slots) {
+      const std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
+      if (is_live(bits)) place(*table, slot.key.load(std::memory_order_relaxed), bits);
+    }
+  }
+  used_ = blocks();
+  hand_ = hand_ * buckets / old->buckets;  // slots keep their order, so the round goes on
+  ++generation_;
+  table_.store(table, std::memory_order_release);
+  table_bytes_.store(buckets * sizeof(Bucket), std::memory_order_relaxed);
+  epochs_->retire(
+      old, [](void* object) { delete static_cast<Table*>(object); }, old->buckets * sizeof(Bucket));
+}
+
+void BlockShard::make_room() {
+  const std::size_t slots = table_.load(std::memory_order_relaxed)->buckets * kBucketSlots;
+  if (used_ < max_used(slots)) return;
+  // Grows, shrinks, or stays as it is and loses its tombstones, as the number of blocks asks for.
+  const std::size_t want = (slots_for(blocks()) + kBucketSlots - 1) / kBucketSlots;
+  rebuild(std::max(want, kFirstBuckets));
+}
+
+void BlockShard::shrink_if_sparse() {
+  const std::size_t buckets = table_.load(std::memory_order_relaxed)->buckets;
+  if (buckets > kFirstBuckets && blocks() < buckets * kBucketSlots / 4) {
+    rebuild(std::max(slots_for(blocks()) / kBucketSlots, kFirstBuckets));
+  }
+}
+
+void BlockShard::evict_one() {
+  const Table& table = *table_.load(std::memory_order_relaxed);
+  const std::size_t slots = table.buckets * kBucketSlots;
+  // The second round finds every mark wiped, apart from those that readers set meanwhile: no more mercy then.
+  for (std::size_t visited = 0; visited < 3 * slots; ++visited) {
+    Slot& slot = table.data[hand_ / kBucketSlots].slots[hand_ % kBucketSlots];
+    hand_ = hand_ + 1 == slots ? 0 : hand_ + 1;
+    const std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
+    if (!is_live(bits)) continue;
+    if ((bits & kRecent) != 0 && visited < 2 * slots) {
+      slot.bits.fetch_and(~kRecent, std::memory_order_relaxed);
+      continue;
+    }
+    replace(slot, HolderRef());
+    return;
+  }
+}
+
+bool BlockShard::insert(BlockKey key, HolderRef holders) {
+  bool evicted = false;
+  if (blocks() >= max_blocks_ - max_blocks_ / 8) pressure_.store(true, std::memory_order_relaxed);
+  if (blocks() >= max_blocks_) {
+    evict_one();
+    evicted = true;
+  }
+  make_room();
+  const Table& table = *table_.load(std::memory_order_relaxed);
+  for (Bucket* bucket = &table.home(key);; bucket = table.next(bucket)) {
+    for (Slot& slot : bucket->slots) {
+      const std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
+      if (is_live(bits)) continue;
+      if (bits == 0) ++used_;
+      slot.key.store(key, std::memory_order_relaxed);
+      slot.bits.store(holders.bits(), std::memory_order_release);
+      live_.fetch_add(1, std::memory_order_relaxed);
+      return evicted;
+    }
+  }
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "epp/kv_index/holder_set.hpp"
+#include "epp/kv_index/read_epochs.hpp"
+
+namespace handoff::epp {
+
+// The key of a block in the tables: a sequence hash, scrambled with this process's secret. Prompts choose
+// hashes, so they must not also choose the places in a table.
+using BlockKey = std::uint64_t;
+
+// One shard of the table block -> holders. Readers need a ReadEpochs::Pin and no lock; everything else needs
+// mutex().
+//
+// Cache-line buckets of four slots, probed in order. A slot keeps its key and place until the table is
+// rebuilt, which makes reads safe: a removed block leaves a tombstone, and a rebuild makes a new table and
+// retires the old one.
+class BlockShard {
+ public:
+  struct Slot {
+    std::atomic<BlockKey> key{0};
+    std::atomic<std::uint64_t> bits{0};  // of the HolderRef, and kRecent
+  };
+
+  BlockShard() = default;
+  BlockShard(const BlockShard&) = delete;
+  BlockShard& operator=(const BlockShard&) = delete;
+  ~BlockShard();
+
+  // Before first use; not thread-safe.
+  void open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_blocks);
+
+  std::mutex& mutex() { return mutex_; }
+
+  // --- readers ---
+  HolderRef find(BlockKey key) const { return holders_of(find_bits(key, false)); }
+  // Also protects the block from eviction, where that matters.
+  HolderRef find_and_mark(BlockKey key) const {
+    return holders_of(find_bits(key, pressure_.load(std::memory_order_relaxed)));
+  }
+  void prefetch(BlockKey key) const;
+
+  // --- writers, under mutex() ---
+  // The slot of a block that is there, else null. Valid until the next insert.
+  Slot* locate(BlockKey key);
+  static HolderRef holders(const Slot& slot) { return holders_of(slot.bits.load(std::memory_order_relaxed)); }
+  // Takes over the caller's reference and gives the old one back. Empty holders remove the block.
+  void replace(Slot& slot, HolderRef holders);
+  // `key` must not be there. Takes over the reference. May evict another block; true if it did.
+  bool insert(BlockKey key, HolderRef holders);
+  void shrink_if_sparse();
+
+  // Calls edit(HolderRef) -> HolderRef (a new reference, or the same bits for "leave it") for up to `budget`
+  // slots from position `from` on; returns where to go on, nullopt at the end. A rebuild in between moves
+  // slots: generation() tells.
+  template <typename Edit>
+  std::optional<std::size_t> edit_range(std::size_t from, std::size_t budget, Edit&& edit);
+  std::uint64_t generation() const { return generation_; }
+
+  std::size_t blocks() const { return live_.load(std::memory_order_relaxed); }
+  std::size_t table_bytes() const { return table_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::uint64_t kTombstone = 1;
+  static constexpr std::uint64_t kRecent =
+      1;  // on a live slot: matched or stored again since the eviction hand came by
+  static constexpr std::size_t kBucketSlots = 4;
+
+  struct alignas(64) Bucket {
+    Slot slots[kBucketSlots];
+  };
+  struct Table;
+
+  static HolderRef holders_of(std::uint64_t bits) { return HolderRef::from_bits(bits & ~kRecent); }
+  static bool is_live(std::uint64_t bits) { return bits > kTombstone; }
+
+  std::uint64_t find_bits(BlockKey key, bool mark) const;
+  void rebuild(std::size_t buckets);
+  void make_room();
+  void evict_one();
+  static void place(Table& table, BlockKey key, std::uint64_t bits);
+
+  std::atomic<Table*> table_{nullptr};
+  std::atomic<bool> pressure_{false};
+  ReadEpochs* epochs_ = nullptr;
+  HolderPool* pool_ = nullptr;
+  std::size_t max_blocks_ = 0;
+  std::size_t used_ = 0;  // live and tombstones
+  std::size_t hand_ = 0;  // of the eviction clock, a slot
+  std::uint64_t generation_ = 0;
+  std::atomic<std::size_t> live_{0};
+  std::atomic<std::size_t> table_bytes_{0};
+  alignas(64) std::mutex mutex_;
+};
+
+struct BlockShard::Table {
+  std::size_t buckets = 0;
+  Bucket* data = nullptr;
+
+  explicit Table(std::size_t count);
+  ~Table();
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  // The shard was chosen by other bits of the key, so the low half is as good as new.
+  Bucket& home(BlockKey key) const { return data[(key & 0xFFFFFFFFU) * buckets >> 32]; }
+  Bucket* next(Bucket* bucket) const { return ++bucket == data + buckets ? data : bucket; }
+};
+
+template <typename Edit>
+std::optional<std::size_t> BlockShard::edit_range(std::size_t from, std::size_t budget, Edit&& edit) {
+  Table& table = *table_.load(std::memory_order_relaxed);
+  const std::size_t slots = table.buckets * kBucketSlots;
+  const std::size_t end = from + budget < slots ? from + budget : slots;
+  for (std::size_t i = from; i < end; ++i) {
+    Slot& slot = table.data[i / kBucketSlots].slots[i % kBucketSlots];
+    const std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
+    if (!is_live(bits)) continue;
+    const HolderRef before = holders_of(bits);
+    const HolderRef after = edit(before);
+    if (after != before) replace(slot, after);
+  }
+  if (end == slots) return std::nullopt;
+  return end;
+}
+
+}  // namespace handoff::epp

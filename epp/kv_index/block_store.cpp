@@ -1,0 +1,251 @@
+#include "epp/kv_index/block_store.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <random>
+
+namespace handoff::epp {
+
+namespace {
+
+constexpr std::size_t kAhead = 12;  // blocks whose memory is asked for before it is needed
+constexpr std::size_t kScrubChunk = 1024;
+constexpr std::size_t kFewHints = 1024;
+
+std::uint64_t inverse(std::uint64_t odd) {
+  std::uint64_t x = odd;  // right in three bits; each step doubles them
+  for (int i = 0; i < 5; ++i) x *= 2 - odd * x;
+  return x;
+}
+
+std::size_t shard_count(std::size_t wanted) {
+  return std::bit_ceil(std::clamp<std::size_t>(wanted, 1, 4096));
+}
+
+unsigned shift_for(std::size_t shards) {
+  return 64U - static_cast<unsigned>(std::countr_zero(shards));
+}
+
+bool intersects(HolderRef holders, std::span<const std::uint64_t> bits) {
+  if (const HolderSet* set = holders.set(); set != nullptr && set->is_bitset()) {
+    const auto words = set->words();
+    for (std::size_t w = 0; w < std::min(words.size(), bits.size()); ++w) {
+      if ((words[w] & bits[w]) != 0) return true;
+    }
+    return false;
+  }
+  bool found = false;
+  holders.for_each([&](Ordinal o) { found |= o / 64 < bits.size() && (bits[o / 64] >> (o % 64) & 1) != 0; });
+  return found;
+}
+
+}  // namespace
+
+HashScrambler::HashScrambler() {
+  std::random_device entropy;
+  const auto word = [&entropy] { return std::uint64_t{entropy()} << 32 | entropy(); };
+  mask_ = word();
+  first_ = word() | 1;
+  second_ = word() | 1;
+  first_inverse_ = inverse(first_);
+  second_inverse_ = inverse(second_);
+}
+
+BlockStore::BlockStore(const Limits& limits)
+    : limits_{shard_count(limits.shards), limits.max_blocks, limits.max_engine_hashes,
+              limits.max_holder_set_bytes},
+      shift_(shift_for(limits_.shards)),
+      pool_(epochs_, limits.max_holder_set_bytes),
+      block_shards_(new BlockShard[limits_.shards]),
+      engine_shards_(new EngineHashShard[limits_.shards]),
+      purged_at_(new std::atomic<std::uint64_t>[limits_.shards]()) {
+  for (std::size_t i = 0; i < limits_.shards; ++i) {
+    block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards);
+  }
+}
+
+EngineHashShard::Found BlockStore::find_engine_hash(EngineKey key) const {
+  EngineHashShard& shard = engine_shard(key);
+  const std::lock_guard lock(shard.mutex());
+  return shard.find(key);
+}
+
+std::optional<HolderRef> BlockStore::with(HolderRef holders, Ordinal ordinal, Transition& last) {
+  if (holders == last.from && !last.to.empty() && pool_.try_retain(last.to)) return last.to;
+  const auto result = pool_.with(holders, ordinal);
+  if (result) last = {holders, *result};
+  return result;
+}
+
+std::size_t BlockStore::add_holder(std::span<const BlockKey> keys, Ordinal ordinal,
+                                   std::vector<std::uint8_t>* existed, const Pin&) {
+  if (existed != nullptr) existed->assign(keys.size(), 0);
+  for (std::size_t i = 0; i < std::min(kAhead, keys.size()); ++i) prefetch(keys[i]);
+  Transition last;
+  std::size_t added = 0;
+  std::uint64_t evicted = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i + kAhead < keys.size()) prefetch(keys[i + kAhead]);
+    BlockShard& shard = block_shard(keys[i]);
+    const std::lock_guard lock(shard.mutex());
+    BlockShard::Slot* slot = shard.locate(keys[i]);
+    if (slot == nullptr) {
+      if (shard.insert(keys[i], HolderRef::of(ordinal))) ++evicted;
+      ++added;
+      continue;
+    }
+    if (existed != nullptr) (*existed)[i] = 1;
+    const HolderRef holders = BlockShard::holders(*slot);
+    if (holders.contains(ordinal)) continue;
+    if (const auto more = with(holders, ordinal, last)) {
+      shard.replace(*slot, *more);
+      ++added;
+    } else {
+      refused_holders_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  if (evicted != 0) {
+    evicted_blocks_.fetch_add(evicted, std::memory_order_relaxed);
+    orphan_hints_.fetch_add(evicted, std::memory_order_relaxed);
+  }
+  return added;
+}
+
+bool BlockStore::remove_holder(BlockKey key, Ordinal ordinal, const Pin&) {
+  BlockShard& shard = block_shard(key);
+  const std::lock_guard lock(shard.mutex());
+  BlockShard::Slot* slot = shard.locate(key);
+  if (slot == nullptr) return false;
+  const HolderRef holders = BlockShard::holders(*slot);
+  if (!holders.contains(ordinal)) return false;
+  shard.replace(*slot, pool_.without(holders, ordinal));
+  return true;
+}
+
+bool BlockStore::link(EngineKey engine, BlockKey block, bool is_alias, const Pin& pin) {
+  EngineHashShard& shard = engine_shard(engine);
+  const std::lock_guard lock(shard.mutex());
+  if (shard.full() || shard.size() >= limits_.max_engine_hashes / limits_.shards) make_room(shard, pin);
+  const auto result = shard.add(engine, block);
+  if (result == EngineHashShard::Added::added && is_alias)
+    orphan_hints_.fetch_add(1, std::memory_order_relaxed);
+  return result != EngineHashShard::Added::too_many;
+}
+
+void BlockStore::unlink_if_gone(EngineKey engine, BlockKey block, const Pin& pin) {
+  EngineHashShard& shard = engine_shard(engine);
+  const std::lock_guard lock(shard.mutex());
+  // Whoever stores the block again links it after that, so with our lock we either see it or run before its
+  // link.
+  if (find(block, pin).empty()) shard.erase(engine, block);
+}
+
+void BlockStore::make_room(EngineHashShard& shard, const Pin& pin) {
+  const std::size_t limit = std::max<std::size_t>(limits_.max_engine_hashes / limits_.shards, 1);
+  const auto index = static_cast<std::size_t>(&shard - engine_shards_.get());
+  const std::uint64_t hints =
+      orphan_hints_.load(std::memory_order_relaxed) - purged_at_[index].load(std::memory_order_relaxed);
+  // A purge looks up every entry's block; it should find a good part of them gone.
+  if (hints / limits_.shards > shard.size() / 8) purge(shard, pin);
+  while (shard.size() >= limit) {
+    const EngineHashShard::Entry victim = shard.next_victim();
+    shard.erase(victim.engine, victim.block);
+    BlockShard& blocks = block_shard(victim.block);
+    const std::lock_guard lock(blocks.mutex());
+    if (BlockShard::Slot* slot = blocks.locate(victim.block); slot != nullptr) {
+      blocks.replace(*slot, HolderRef());
+      evicted_blocks_.fetch_add(1, std::memory_order_relaxed);
+      orphan_hints_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+}
+
+void BlockStore::purge(EngineHashShard& shard, const Pin& pin) {
+  const auto index = static_cast<std::size_t>(&shard - engine_shards_.get());
+  purged_at_[index].store(orphan_hints_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  shard.purge([&](BlockKey block) { return !find(block, pin).empty(); });
+}
+
+void BlockStore::scrub(std::size_t budget, bool wait,
+                       const std::function<std::vector<std::uint64_t>()>& begin,
+                       const std::function<void()>& done) {
+  std::unique_lock lock(scrub_mutex_, std::defer_lock);
+  if (wait) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return;
+  }
+  const Pin pin = epochs_.pin();
+  while (budget > 0) {
+    if (!scrubbing_) {
+      dead_ = begin();
+      if (dead_.empty()) return;
+      scrubbing_ = true;
+      scrub_shard_ = 0;
+      scrub_position_ = 0;
+    }
+    while (scrub_shard_ < limits_.shards && budget > 0) {
+      if (!scrub_shard(budget, pin)) continue;
+      ++scrub_shard_;
+      scrub_position_ = 0;
+    }
+    if (scrub_shard_ < limits_.shards) return;
+    scrubbing_ = false;
+    done();
+  }
+}
+
+bool BlockStore::scrub_shard(std::size_t& budget, const Pin&) {
+  BlockShard& shard = block_shards_[scrub_shard_];
+  const std::lock_guard lock(shard.mutex());
+  if (scrub_position_ != 0 && shard.generation() != scrub_generation_)
+    scrub_position_ = 0;  // everything moved
+  scrub_generation_ = shard.generation();
+  const std::size_t before = shard.blocks();
+  const std::size_t chunk = std::min(budget, kScrubChunk);
+  Transition last;
+  const auto next =
+      shard.edit_range(scrub_position_, chunk, [&](HolderRef holders) { return scrubbed(holders, last); });
+  orphan_hints_.fetch_add(before - shard.blocks(), std::memory_order_relaxed);
+  budget -= chunk;
+  scrub_position_ = next.value_or(0);
+  return !next.has_value();
+}
+
+HolderRef BlockStore::scrubbed(HolderRef holders, Transition& last) {
+  if (holders == last.from && !last.to.empty() && pool_.try_retain(last.to)) return last.to;
+  if (!intersects(holders, dead_)) return holders;
+  last = {holders, pool_.without(holders, dead_)};
+  return last.to;
+}
+
+void BlockStore::tidy() {
+  const Pin pin = epochs_.pin();
+  const std::uint64_t hints = orphan_hints_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < limits_.shards; ++i) {
+    {
+      const std::lock_guard lock(block_shards_[i].mutex());
+      block_shards_[i].shrink_if_sparse();
+    }
+    const std::uint64_t fresh = hints - purged_at_[i].load(std::memory_order_relaxed);
+    if (fresh < kFewHints || fresh / limits_.shards < engine_shards_[i].size() / 8) continue;
+    const std::lock_guard lock(engine_shards_[i].mutex());
+    purge(engine_shards_[i], pin);
+  }
+}
+
+BlockStore::Sizes BlockStore::sizes() const {
+  Sizes sizes;
+  for (std::size_t i = 0; i < limits_.shards; ++i) {
+    sizes.blocks += block_shards_[i].blocks();
+    sizes.engine_hashes += engine_shards_[i].size();
+    sizes.table_bytes += block_shards_[i].table_bytes() + engine_shards_[i].table_bytes();
+  }
+  sizes.holder_sets = pool_.sets();
+  sizes.holder_set_bytes = pool_.bytes();
+  sizes.evicted_blocks = evicted_blocks_.load(std::memory_order_relaxed);
+  sizes.refused_holders = refused_holders_.load(std::memory_order_relaxed);
+  return sizes;
+}
+
+}  // namespace handoff::epp

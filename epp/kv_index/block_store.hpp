@@ -1,0 +1,146 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "epp/kv_index/block_shard.hpp"
+#include "epp/kv_index/engine_hash_shard.hpp"
+#include "epp/kv_index/holder_set.hpp"
+#include "epp/kv_index/read_epochs.hpp"
+
+namespace handoff::epp {
+
+// A secret one-to-one map of hashes, so that keys stand for the hashes themselves and can be turned back.
+class HashScrambler {
+ public:
+  HashScrambler();
+
+  std::uint64_t scramble(std::uint64_t hash) const {
+    hash = (hash ^ mask_) * first_;
+    hash = (hash ^ hash >> 32) * second_;
+    return hash ^ hash >> 32;
+  }
+  std::uint64_t restore(std::uint64_t key) const {
+    key = (key ^ key >> 32) * second_inverse_;
+    return (key ^ key >> 32) * first_inverse_ ^ mask_;
+  }
+
+ private:
+  std::uint64_t mask_;
+  std::uint64_t first_;
+  std::uint64_t second_;
+  std::uint64_t first_inverse_;
+  std::uint64_t second_inverse_;
+};
+
+// The tables of a BlockIndex: block -> holders, and engine hash -> block. Knows ordinals, not ranks. Owned by
+// the index.
+//
+// Threads: any. Lock order: scrub, engine shard, block shard, holder pool, epochs; never two shards of a
+// kind. Methods that take a Pin walk without locks.
+class BlockStore {
+ public:
+  struct Limits {
+    std::size_t shards;
+    std::size_t max_blocks;
+    std::size_t max_engine_hashes;
+    std::size_t max_holder_set_bytes;
+  };
+  using Pin = ReadEpochs::Pin;
+
+  explicit BlockStore(const Limits& limits);
+
+  ReadEpochs& epochs() { return epochs_; }
+  const ReadEpochs& epochs() const { return epochs_; }
+
+  BlockKey block_key(std::uint64_t sequence_hash) const { return scrambler_.scramble(sequence_hash); }
+  std::uint64_t sequence_hash(BlockKey key) const { return scrambler_.restore(key); }
+  EngineKey engine_key(std::uint64_t engine_hash) const { return scrambler_.scramble(engine_hash); }
+
+  // --- reading ---
+  void prefetch(BlockKey key) const { block_shard(key).prefetch(key); }
+  HolderRef find(BlockKey key, const Pin&) const { return block_shard(key).find(key); }
+  HolderRef find_and_mark(BlockKey key, const Pin&) const { return block_shard(key).find_and_mark(key); }
+  EngineHashShard::Found find_engine_hash(EngineKey key) const;
+
+  // --- writing ---
+  // Adds the ordinal to all these blocks; how many did not have it. `existed`, when given, gets a 1 for each
+  // block that some rank held before.
+  std::size_t add_holder(std::span<const BlockKey> keys, Ordinal ordinal, std::vector<std::uint8_t>* existed,
+                         const Pin&);
+  // False when the block was not held by it.
+  bool remove_holder(BlockKey key, Ordinal ordinal, const Pin&);
+  // Remembers engine hash -> block; false at the limit of blocks per hash. `is_alias`: the block may have
+  // another such hash.
+  bool link(EngineKey engine, BlockKey block, bool is_alias, const Pin&);
+  // Forgets engine hash -> block, unless somebody holds the block again.
+  void unlink_if_gone(EngineKey engine, BlockKey block, const Pin&);
+
+  // --- upkeep ---
+  // Removes dead ordinals from all holder sets, up to `budget` slots per call. begin() gives the dead ones as
+  // bits, done() is called when no set has them any more. Returns at once when another thread is at it,
+  // unless `wait`.
+  void scrub(std::size_t budget, bool wait, const std::function<std::vector<std::uint64_t>()>& begin,
+             const std::function<void()>& done);
+  void tidy();
+
+  struct Sizes {
+    std::size_t blocks = 0;
+    std::size_t engine_hashes = 0;
+    std::size_t table_bytes = 0;
+    std::size_t holder_sets = 0;
+    std::size_t holder_set_bytes = 0;
+    std::uint64_t evicted_blocks = 0;
+    std::uint64_t refused_holders = 0;
+  };
+  Sizes sizes() const;
+
+ private:
+  // The last change of a set, because consecutive blocks mostly have the same holders. Valid under one Pin.
+  struct Transition {
+    HolderRef from;
+    HolderRef to;
+  };
+
+  BlockShard& block_shard(BlockKey key) const { return block_shards_[shift_ == 64 ? 0 : key >> shift_]; }
+  EngineHashShard& engine_shard(EngineKey key) const {
+    return engine_shards_[shift_ == 64 ? 0 : key >> shift_];
+  }
+  std::optional<HolderRef> with(HolderRef holders, Ordinal ordinal, Transition& last);
+  void make_room(EngineHashShard& shard, const Pin& pin);
+  void purge(EngineHashShard& shard, const Pin& pin);
+  bool scrub_shard(std::size_t& budget, const Pin& pin);
+  HolderRef scrubbed(HolderRef holders, Transition& last);
+
+  const Limits limits_;
+  const unsigned shift_;
+  const HashScrambler scrambler_;
+  ReadEpochs epochs_;
+  HolderPool pool_;
+  std::unique_ptr<BlockShard[]> block_shards_;
+  std::unique_ptr<EngineHashShard[]> engine_shards_;
+  std::unique_ptr<std::atomic<std::uint64_t>[]>
+      purged_at_;  // value of orphan_hints_ at the shard's last purge
+
+  // How often a block may have gone while an engine hash still leads to it.
+  std::atomic<std::uint64_t> orphan_hints_{0};
+  std::atomic<std::uint64_t> evicted_blocks_{0};
+  std::atomic<std::uint64_t> refused_holders_{0};
+
+  std::mutex scrub_mutex_;
+  bool scrubbing_ = false;
+  std::vector<std::uint64_t> dead_;
+  std::size_t scrub_shard_ = 0;
+  std::size_t scrub_position_ = 0;
+  std::uint64_t scrub_generation_ = 0;
+};
+
+}  // namespace handoff::epp

@@ -1,0 +1,114 @@
+#include "epp/kv_index/engine_hash_shard.hpp"
+
+#include <algorithm>
+
+namespace handoff::epp {
+
+namespace {
+constexpr std::size_t kSpillSlots = 64;
+}  // namespace
+
+void EngineHashShard::prefetch(EngineKey engine) const {
+  const Entry* data = data_.load(std::memory_order_relaxed);
+  const std::size_t slots = data_slots_.load(std::memory_order_relaxed);
+  if (data != nullptr) __builtin_prefetch(data + ((engine & 0xFFFFFFFFU) * slots >> 32));
+}
+
+EngineHashShard::Found EngineHashShard::find(EngineKey engine) const {
+  Found found;
+  if (entries_.empty()) return found;
+  const std::uint64_t wanted = order(engine);
+  for (std::size_t at = home(engine); !is_free(entries_[at]) && order(entries_[at].engine) <= wanted; ++at) {
+    if (entries_[at].engine != engine) continue;
+    found.blocks[found.count++] = entries_[at].block;
+    if (found.count == kMaxBlocksPerHash) break;
+  }
+  return found;
+}
+
+bool EngineHashShard::full() const {
+  return size() >= slots_ - slots_ / 10;
+}
+
+EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey block) {
+  if (full()) resize(slots_for(size()));
+  const std::uint64_t wanted = order(engine);
+  std::size_t same = 0;
+  std::size_t at = home(engine);
+  for (; !is_free(entries_[at]) && order(entries_[at].engine) <= wanted; ++at) {
+    if (entries_[at].engine != engine) continue;
+    if (entries_[at].block == block) return Added::present;
+    ++same;
+  }
+  if (same >= kMaxBlocksPerHash) return Added::too_many;
+  Entry carried{engine, block};
+  while (!is_free(entries_[at])) std::swap(carried, entries_[at++]);
+  entries_[at] = carried;
+  size_.fetch_add(1, std::memory_order_relaxed);
+  if (at + 2 >= entries_.size()) resize(slots_for(size()) + kFirstSlots);
+  return Added::added;
+}
+
+bool EngineHashShard::erase(EngineKey engine, BlockKey block) {
+  if (entries_.empty()) return false;
+  const std::uint64_t wanted = order(engine);
+  std::size_t at = home(engine);
+  while (!is_free(entries_[at]) && order(entries_[at].engine) <= wanted) {
+    if (entries_[at].engine == engine && entries_[at].block == block) break;
+    ++at;
+  }
+  if (is_free(entries_[at]) || entries_[at].engine != engine || entries_[at].block != block) return false;
+  // Followers move up until one is at home.
+  for (std::size_t next = at + 1; !is_free(entries_[next]) && home(entries_[next].engine) < next;
+       ++at, ++next) {
+    entries_[at] = entries_[next];
+  }
+  entries_[at] = Entry{};
+  size_.fetch_sub(1, std::memory_order_relaxed);
+  if (slots_ > 4 * kFirstSlots && size() < slots_ / 4) resize(slots_for(size()));
+  return true;
+}
+
+EngineHashShard::Entry EngineHashShard::next_victim() {
+  for (;;) {
+    if (hand_ >= entries_.size()) hand_ = 0;
+    const Entry& entry = entries_[hand_++];
+    if (!is_free(entry)) return entry;
+  }
+}
+
+void EngineHashShard::resize(std::size_t slots) {
+  std::vector<Entry> old = std::move(entries_);
+  std::erase_if(old, [](const Entry& entry) { return is_free(entry); });
+  adopt(old, slots);
+}
+
+// In probing order already, so each entry goes to its home or right behind the one before it.
+void EngineHashShard::adopt(const std::vector<Entry>& entries, std::size_t slots) {
+  slots_ = slots;
+  std::size_t spill = kSpillSlots;
+  for (;;) {
+    std::vector<Entry> table(slots_ + spill);
+    std::size_t free = 0;
+    for (const Entry& entry : entries) {
+      const std::size_t at = std::max(free, home(entry.engine));
+      if (at + 2 >= table.size()) {
+        free = table.size();
+        break;
+      }
+      table[at] = entry;
+      free = at + 1;
+    }
+    if (free < table.size()) {
+      entries_ = std::move(table);
+      break;
+    }
+    spill *= 2;
+  }
+  size_.store(entries.size(), std::memory_order_relaxed);
+  data_.store(entries_.data(), std::memory_order_relaxed);
+  data_slots_.store(slots_, std::memory_order_relaxed);
+  table_bytes_.store(entries_.size() * sizeof(Entry), std::memory_order_relaxed);
+}
+
+}  // namespace handoff::epp
