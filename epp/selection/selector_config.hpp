@@ -53,15 +53,15 @@ enum class QueueOrder : std::uint8_t { kFcfs, kLcfs, kWspt };
 
 struct PolicyClass {
   std::string name = "default";
-  std::string policy_family;  // empty together with cache_bucket: an explicit class, chosen by its name
-  std::string cache_bucket;
+  std::string policy_family = {};  // empty together with cache_bucket: an explicit class, chosen by its name
+  std::string cache_bucket = {};
   QueueOrder queue_policy = QueueOrder::kFcfs;
   std::uint64_t quantum = 1;  // uncached tokens per round of the deficit round robin
-  std::optional<std::uint64_t> prefill_busy_threshold;
-  std::optional<double> prefill_busy_threshold_frac;
-  std::optional<std::uint64_t> request_queue_limit_per_worker;
-  std::optional<std::uint64_t> raw_isl_token_queue_limit_per_worker;
-  std::optional<std::uint64_t> cached_token_queue_limit_per_worker;
+  std::optional<std::uint64_t> prefill_busy_threshold = std::nullopt;
+  std::optional<double> prefill_busy_threshold_frac = std::nullopt;
+  std::optional<std::uint64_t> request_queue_limit_per_worker = std::nullopt;
+  std::optional<std::uint64_t> raw_isl_token_queue_limit_per_worker = std::nullopt;
+  std::optional<std::uint64_t> cached_token_queue_limit_per_worker = std::nullopt;
 
   bool queues() const {
     return prefill_busy_threshold.has_value() || prefill_busy_threshold_frac.has_value();
