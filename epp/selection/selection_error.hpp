@@ -51,7 +51,7 @@ struct SelectionError {
 
 // A value or a SelectionError. std::expected needs C++23; this is the part of it that the library uses.
 template <typename T>
-class [[nodiscard]] Result {
+class Result {
  public:
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
   Result(SelectionError error) : state_(std::in_place_index<1>, std::move(error)) {}
