@@ -1,8 +1,14 @@
 #include "epp/selection/rank_table.hpp"
 
+#include <limits>
 #include <utility>
 
 namespace handoff::epp {
+namespace {
+
+constexpr RankTable::Slot kNoSlot = std::numeric_limits<RankTable::Slot>::max();
+
+}  // namespace
 
 std::optional<RankTable::Slot> RankTable::find(WorkerRank rank) const {
   const auto found = by_rank_.find(rank);
@@ -26,7 +32,7 @@ RankTable::Slot RankTable::put(RankState state) {
     by_rank_.emplace(state.rank, slot);
   }
   if (state.index_slot) {
-    if (*state.index_slot >= by_index_slot_.size()) by_index_slot_.resize(*state.index_slot + 1, 0);
+    if (*state.index_slot >= by_index_slot_.size()) by_index_slot_.resize(*state.index_slot + 1, kNoSlot);
     by_index_slot_[*state.index_slot] = slot;
   }
   count(state, true);
@@ -37,6 +43,8 @@ RankTable::Slot RankTable::put(RankState state) {
 void RankTable::erase(Slot slot) {
   count(slots_[slot], false);
   by_rank_.erase(slots_[slot].rank);
+  // Rows that waiting requests got for it may not be taken for those of a successor.
+  if (const auto index_slot = slots_[slot].index_slot) by_index_slot_[*index_slot] = kNoSlot;
   slots_[slot] = RankState{};
   free_.push_back(slot);
 }

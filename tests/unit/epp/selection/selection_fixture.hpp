@@ -71,22 +71,28 @@ class FakeOverlapSource final : public OverlapSource {
   std::uint32_t next_slot_ = 0;
 };
 
-// One answer, as it came.
-struct Answer {
-  std::optional<Result<Selection>> result;
-  int times = 0;
-
+// One answer, as it came. Shared with the callback, which may outlive the test's view of it.
+class Answer {
+ public:
   SelectionCallback callback() {
-    return [this](Result<Selection> given) {
-      result = std::move(given);
-      ++times;
+    return [state = state_](Result<Selection> given) {
+      state->result = std::move(given);
+      ++state->times;
     };
   }
-  bool given() const { return times > 0; }
-  bool ok() const { return result && result->has_value(); }
-  Selection& operator*() { return result->value(); }
-  Selection* operator->() { return &result->value(); }
-  SelectionErrorCode error() const { return result->error().code; }
+  int times() const { return state_->times; }
+  bool given() const { return times() > 0; }
+  bool ok() const { return given() && state_->result->has_value(); }
+  Result<Selection>& result() { return *state_->result; }
+  Selection* operator->() { return &state_->result->value(); }
+  SelectionErrorCode error() const { return state_->result->error().code; }
+
+ private:
+  struct State {
+    std::optional<Result<Selection>> result;
+    int times = 0;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 constexpr std::uint32_t kBlockSize = 16;
@@ -142,8 +148,8 @@ class SelectionFixture : public testing::Test {
   Result<Selection> reserve(SelectRequest wanted) {
     Answer answer;
     EXPECT_FALSE(service->select_and_reserve(std::move(wanted), answer.callback()));
-    EXPECT_EQ(answer.times, 1);
-    return std::move(*answer.result);
+    EXPECT_EQ(answer.times(), 1);
+    return std::move(answer.result());
   }
   // The lease is kept by the fixture, as a stream would.
   Selection book(SelectRequest wanted) {
@@ -155,8 +161,8 @@ class SelectionFixture : public testing::Test {
   Result<Selection> ask(SelectRequest wanted) {
     Answer answer;
     EXPECT_FALSE(service->select(std::move(wanted), answer.callback()));
-    EXPECT_EQ(answer.times, 1);
-    return std::move(*answer.result);
+    EXPECT_EQ(answer.times(), 1);
+    return std::move(answer.result());
   }
   static SelectRequest pinned(SelectRequest wanted, WorkerId worker, DpRank rank = 0) {
     wanted.pinned_worker = WorkerRank{worker, rank};
