@@ -24,8 +24,10 @@ constexpr std::size_t kScrubPerMaintain = std::size_t{1} << 18;
 // Reused by each writing thread, so that events allocate nothing.
 struct WriteScratch {
   std::vector<BlockKey> keys;
+  std::vector<EngineKey> engines;
   std::vector<std::uint8_t> existed;
   std::vector<std::uint64_t> seen;
+  std::vector<std::uint32_t> refused;
 
   static WriteScratch& get() {
     thread_local WriteScratch scratch;
@@ -33,25 +35,26 @@ struct WriteScratch {
   }
 };
 
-bool has_duplicates(const StoredBlocks& blocks, WriteScratch& scratch) {
+bool has_duplicates(std::span<const EngineKey> keys, std::vector<std::uint64_t>& seen) {
   constexpr std::size_t kFew = 16;
-  const auto hashes = blocks.engine_hashes;
-  if (blocks.parent_engine_hash &&
-      std::find(hashes.begin(), hashes.end(), *blocks.parent_engine_hash) != hashes.end()) {
-    return true;
-  }
-  if (hashes.size() <= kFew) {
-    for (std::size_t i = 1; i < hashes.size(); ++i) {
-      if (std::find(hashes.begin(), hashes.begin() + static_cast<std::ptrdiff_t>(i), hashes[i]) !=
-          hashes.begin() + static_cast<std::ptrdiff_t>(i)) {
-        return true;
-      }
+  if (keys.size() <= kFew) {
+    for (std::size_t i = 1; i < keys.size(); ++i) {
+      if (std::find(keys.data(), keys.data() + i, keys[i]) != keys.data() + i) return true;
     }
     return false;
   }
-  scratch.seen.assign(hashes.begin(), hashes.end());
-  std::sort(scratch.seen.begin(), scratch.seen.end());
-  return std::adjacent_find(scratch.seen.begin(), scratch.seen.end()) != scratch.seen.end();
+  // A small table of what was seen; the first key doubles as the mark of a free place.
+  const std::size_t mask = std::bit_ceil(keys.size() * 2) - 1;
+  seen.assign(mask + 1, keys[0]);
+  for (const EngineKey key : keys.subspan(1)) {
+    if (key == keys[0]) return true;
+    std::size_t at = key & mask;
+    for (; seen[at] != keys[0]; at = (at + 1) & mask) {
+      if (seen[at] == key) return true;
+    }
+    seen[at] = key;
+  }
+  return false;
 }
 
 }  // namespace
@@ -141,10 +144,6 @@ class BlockIndex::Impl {
     return block;
   }
 
-  // Removes the links' blocks that could not all be recorded; see StoreOutcome::conflicting_hash.
-  StoreOutcome link(const StoredBlocks& blocks, const WriteScratch& scratch, Ordinal ordinal,
-                    const ReadEpochs::Pin& pin);
-
   const BlockIndexOptions options_;
   BlockStore store_;
   RankRegistry ranks_;
@@ -154,7 +153,13 @@ class BlockIndex::Impl {
 StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const StoredBlocks& blocks) {
   WriteScratch& scratch = WriteScratch::get();
   count(counters_.stores);
-  if (blocks.engine_hashes.size() != blocks.local_hashes.size() || has_duplicates(blocks, scratch)) {
+  scratch.engines.clear();
+  for (const std::uint64_t hash : blocks.engine_hashes) scratch.engines.push_back(store_.engine_key(hash));
+  std::optional<EngineKey> parent_engine;
+  if (blocks.parent_engine_hash) parent_engine = store_.engine_key(*blocks.parent_engine_hash);
+  if (blocks.engine_hashes.size() != blocks.local_hashes.size() ||
+      has_duplicates(scratch.engines, scratch.seen) ||
+      (parent_engine && std::count(scratch.engines.begin(), scratch.engines.end(), *parent_engine) != 0)) {
     count(counters_.malformed_stores);
     return StoreOutcome::malformed;
   }
@@ -172,8 +177,8 @@ StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const St
   }
   const ReadEpochs::Pin pin = store_.epochs().pin();
   std::optional<std::uint64_t> parent;
-  if (blocks.parent_engine_hash) {
-    const auto block = block_of(store_.engine_key(*blocks.parent_engine_hash), *ordinals, pin);
+  if (parent_engine) {
+    const auto block = block_of(*parent_engine, *ordinals, pin);
     if (!block) {
       count(counters_.unknown_parents);
       return StoreOutcome::unknown_parent;
@@ -188,24 +193,16 @@ StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const St
     scratch.keys.push_back(key);
   }
   const std::size_t added = store_.add_holder(scratch.keys, ordinal, &scratch.existed, pin);
-  const StoreOutcome linked = link(blocks, scratch, ordinal, pin);
-  if (linked != StoreOutcome::applied) return linked;
+  store_.link(scratch.engines, scratch.keys, scratch.existed, scratch.refused, pin);
+  if (!scratch.refused.empty()) {
+    // Without its link a removal would not find a block, so nobody may hold it on our account.
+    for (const std::uint32_t i : scratch.refused) store_.remove_holder(scratch.keys[i], ordinal, pin);
+    count(counters_.conflicting_hashes, scratch.refused.size());
+    return StoreOutcome::conflicting_hash;
+  }
   if (added != 0) return StoreOutcome::applied;
   count(counters_.duplicate_stores);
   return StoreOutcome::already_stored;
-}
-
-StoreOutcome BlockIndex::Impl::link(const StoredBlocks& blocks, const WriteScratch& scratch, Ordinal ordinal,
-                                    const ReadEpochs::Pin& pin) {
-  for (std::size_t i = 0; i < scratch.keys.size(); ++i) {
-    const EngineKey engine = store_.engine_key(blocks.engine_hashes[i]);
-    if (store_.link(engine, scratch.keys[i], scratch.existed[i] != 0, pin)) continue;
-    // Without the link a removal would not find the block, so nobody may hold it on our account.
-    for (; i < scratch.keys.size(); ++i) store_.remove_holder(scratch.keys[i], ordinal, pin);
-    count(counters_.conflicting_hashes);
-    return StoreOutcome::conflicting_hash;
-  }
-  return StoreOutcome::applied;
 }
 
 std::size_t BlockIndex::Impl::apply_copied(WorkerRank rank, Tier tier,

@@ -29,7 +29,7 @@ struct BlockIndexOptions {
   std::chrono::milliseconds predicted_ttl = std::chrono::seconds{120};
   // Power of two. More shards: shorter waits between writers, shorter pauses of one writer when a table
   // grows.
-  std::size_t shards = 32;
+  std::size_t shards = 16;
 };
 
 // Consecutive blocks as an engine announces them. Views: valid during the call.
@@ -45,7 +45,7 @@ enum class StoreOutcome : std::uint8_t {
   unknown_rank,     // not registered (any more)
   unknown_parent,   // the rank does not hold the parent, so the position is unknown: nothing stored
   malformed,        // lengths differ, or one hash twice: nothing stored
-  conflicting_hash  // an engine hash came with too many different contents: stored up to that block
+  conflicting_hash  // an engine hash came with too many different contents: stored without that block
 };
 
 struct BlockIndexStats {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <type_traits>
 
 namespace handoff::epp {
 
@@ -16,14 +17,11 @@ constexpr std::size_t slots_for(std::size_t live) {
 }
 }  // namespace
 
-BlockShard::Table::Table(std::size_t count)
-    : buckets(count),
-      data(static_cast<Bucket*>(::operator new(count * sizeof(Bucket), std::align_val_t{alignof(Bucket)}))) {
-  for (std::size_t i = 0; i < count; ++i) new (data + i) Bucket;
-}
+static_assert(std::is_trivially_destructible_v<BlockShard::Slot>);
 
-BlockShard::Table::~Table() {
-  ::operator delete(data, std::align_val_t{alignof(Bucket)});
+BlockShard::Table::Table(std::size_t count)
+    : buckets(count), memory(count * sizeof(Bucket)), data(static_cast<Bucket*>(memory.data())) {
+  for (std::size_t i = 0; i < count; ++i) new (data + i) Bucket;
 }
 
 BlockShard::~BlockShard() {

@@ -8,6 +8,7 @@
 
 #include "epp/kv_index/holder_set.hpp"
 #include "epp/kv_index/read_epochs.hpp"
+#include "epp/kv_index/table_memory.hpp"
 
 namespace handoff::epp {
 
@@ -100,13 +101,11 @@ class BlockShard {
 };
 
 struct BlockShard::Table {
-  std::size_t buckets = 0;
-  Bucket* data = nullptr;
+  std::size_t buckets;
+  TableMemory memory;
+  Bucket* data;
 
   explicit Table(std::size_t count);
-  ~Table();
-  Table(const Table&) = delete;
-  Table& operator=(const Table&) = delete;
 
   // The shard was chosen by other bits of the key, so the low half is as good as new.
   Bucket& home(BlockKey key) const { return data[(key & 0xFFFFFFFFU) * buckets >> 32]; }

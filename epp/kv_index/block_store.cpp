@@ -8,7 +8,7 @@ namespace handoff::epp {
 
 namespace {
 
-constexpr std::size_t kAhead = 12;  // blocks whose memory is asked for before it is needed
+constexpr std::size_t kAhead = 16;  // blocks whose memory is asked for before it is needed
 constexpr std::size_t kScrubChunk = 1024;
 constexpr std::size_t kFewHints = 1024;
 
@@ -77,33 +77,53 @@ std::optional<HolderRef> BlockStore::with(HolderRef holders, Ordinal ordinal, Tr
   return result;
 }
 
+template <typename Shard, typename Work>
+void BlockStore::by_shard(Shard* shards, std::span<const std::uint64_t> keys, Work&& work) const {
+  thread_local std::vector<std::uint32_t> order;
+  thread_local std::vector<std::uint32_t> ends;
+  order.resize(keys.size());
+  ends.assign(limits_.shards + 1, 0);
+  for (const std::uint64_t key : keys) ++ends[shard_of(key) + 1];
+  for (std::size_t s = 1; s < ends.size(); ++s) ends[s] += ends[s - 1];
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    order[ends[shard_of(keys[i])]++] = static_cast<std::uint32_t>(i);
+
+  const auto ask_for = [&](std::size_t n) { shards[shard_of(keys[order[n]])].prefetch(keys[order[n]]); };
+  for (std::size_t n = 0; n < std::min(kAhead, keys.size()); ++n) ask_for(n);
+  for (std::size_t n = 0; n < keys.size();) {
+    const std::size_t number = shard_of(keys[order[n]]);
+    const std::lock_guard lock(shards[number].mutex());
+    for (; n < ends[number]; ++n) {
+      if (n + kAhead < keys.size()) ask_for(n + kAhead);
+      work(number, order[n]);
+    }
+  }
+}
+
 std::size_t BlockStore::add_holder(std::span<const BlockKey> keys, Ordinal ordinal,
                                    std::vector<std::uint8_t>* existed, const Pin&) {
   if (existed != nullptr) existed->assign(keys.size(), 0);
-  for (std::size_t i = 0; i < std::min(kAhead, keys.size()); ++i) prefetch(keys[i]);
   Transition last;
   std::size_t added = 0;
   std::uint64_t evicted = 0;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (i + kAhead < keys.size()) prefetch(keys[i + kAhead]);
-    BlockShard& shard = block_shard(keys[i]);
-    const std::lock_guard lock(shard.mutex());
+  by_shard(block_shards_.get(), keys, [&](std::size_t number, std::size_t i) {
+    BlockShard& shard = block_shards_[number];
     BlockShard::Slot* slot = shard.locate(keys[i]);
     if (slot == nullptr) {
       if (shard.insert(keys[i], HolderRef::of(ordinal))) ++evicted;
       ++added;
-      continue;
+      return;
     }
     if (existed != nullptr) (*existed)[i] = 1;
     const HolderRef holders = BlockShard::holders(*slot);
-    if (holders.contains(ordinal)) continue;
+    if (holders.contains(ordinal)) return;
     if (const auto more = with(holders, ordinal, last)) {
       shard.replace(*slot, *more);
       ++added;
     } else {
       refused_holders_.fetch_add(1, std::memory_order_relaxed);
     }
-  }
+  });
   if (evicted != 0) {
     evicted_blocks_.fetch_add(evicted, std::memory_order_relaxed);
     orphan_hints_.fetch_add(evicted, std::memory_order_relaxed);
@@ -122,14 +142,20 @@ bool BlockStore::remove_holder(BlockKey key, Ordinal ordinal, const Pin&) {
   return true;
 }
 
-bool BlockStore::link(EngineKey engine, BlockKey block, bool is_alias, const Pin& pin) {
-  EngineHashShard& shard = engine_shard(engine);
-  const std::lock_guard lock(shard.mutex());
-  if (shard.full() || shard.size() >= limits_.max_engine_hashes / limits_.shards) make_room(shard, pin);
-  const auto result = shard.add(engine, block);
-  if (result == EngineHashShard::Added::added && is_alias)
-    orphan_hints_.fetch_add(1, std::memory_order_relaxed);
-  return result != EngineHashShard::Added::too_many;
+void BlockStore::link(std::span<const EngineKey> engines, std::span<const BlockKey> blocks,
+                      std::span<const std::uint8_t> existed, std::vector<std::uint32_t>& refused,
+                      const Pin& pin) {
+  refused.clear();
+  by_shard(engine_shards_.get(), engines.first(blocks.size()), [&](std::size_t number, std::size_t i) {
+    EngineHashShard& shard = engine_shards_[number];
+    if (shard.full() || shard.size() >= limits_.max_engine_hashes / limits_.shards) make_room(shard, pin);
+    const auto result = shard.add(engines[i], blocks[i]);
+    if (result == EngineHashShard::Added::too_many) {
+      refused.push_back(static_cast<std::uint32_t>(i));
+    } else if (result == EngineHashShard::Added::added && existed[i] != 0) {
+      orphan_hints_.fetch_add(1, std::memory_order_relaxed);
+    }
+  });
 }
 
 void BlockStore::unlink_if_gone(EngineKey engine, BlockKey block, const Pin& pin) {

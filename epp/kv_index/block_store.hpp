@@ -78,9 +78,10 @@ class BlockStore {
                          const Pin&);
   // False when the block was not held by it.
   bool remove_holder(BlockKey key, Ordinal ordinal, const Pin&);
-  // Remembers engine hash -> block; false at the limit of blocks per hash. `is_alias`: the block may have
-  // another such hash.
-  bool link(EngineKey engine, BlockKey block, bool is_alias, const Pin&);
+  // Remembers engine hash -> block for each pair, apart from those at the limit of blocks per hash: they go
+  // to `refused`, as indexes. `existed`: what add_holder said; such a block may have another hash already.
+  void link(std::span<const EngineKey> engines, std::span<const BlockKey> blocks,
+            std::span<const std::uint8_t> existed, std::vector<std::uint32_t>& refused, const Pin& pin);
   // Forgets engine hash -> block, unless somebody holds the block again.
   void unlink_if_gone(EngineKey engine, BlockKey block, const Pin&);
 
@@ -110,10 +111,14 @@ class BlockStore {
     HolderRef to;
   };
 
-  BlockShard& block_shard(BlockKey key) const { return block_shards_[shift_ == 64 ? 0 : key >> shift_]; }
-  EngineHashShard& engine_shard(EngineKey key) const {
-    return engine_shards_[shift_ == 64 ? 0 : key >> shift_];
-  }
+  // Calls work(shard number, index of the key) for all keys, shard by shard under the lock of that shard of
+  // `shards`, so that a lock is taken once per shard and not once per key. Asks for the memory of keys ahead.
+  template <typename Shard, typename Work>
+  void by_shard(Shard* shards, std::span<const std::uint64_t> keys, Work&& work) const;
+
+  std::size_t shard_of(std::uint64_t key) const { return shift_ == 64 ? 0 : key >> shift_; }
+  BlockShard& block_shard(BlockKey key) const { return block_shards_[shard_of(key)]; }
+  EngineHashShard& engine_shard(EngineKey key) const { return engine_shards_[shard_of(key)]; }
   std::optional<HolderRef> with(HolderRef holders, Ordinal ordinal, Transition& last);
   void make_room(EngineHashShard& shard, const Pin& pin);
   void purge(EngineHashShard& shard, const Pin& pin);

@@ -1,6 +1,8 @@
 #include "epp/kv_index/engine_hash_shard.hpp"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 namespace handoff::epp {
 
@@ -16,7 +18,7 @@ void EngineHashShard::prefetch(EngineKey engine) const {
 
 EngineHashShard::Found EngineHashShard::find(EngineKey engine) const {
   Found found;
-  if (entries_.empty()) return found;
+  if (entries_ == nullptr) return found;
   const std::uint64_t wanted = order(engine);
   for (std::size_t at = home(engine); !is_free(entries_[at]) && order(entries_[at].engine) <= wanted; ++at) {
     if (entries_[at].engine != engine) continue;
@@ -41,16 +43,17 @@ EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey block) {
     ++same;
   }
   if (same >= kMaxBlocksPerHash) return Added::too_many;
-  Entry carried{engine, block};
-  while (!is_free(entries_[at])) std::swap(carried, entries_[at++]);
-  entries_[at] = carried;
+  std::size_t free = at;
+  while (!is_free(entries_[free])) ++free;
+  std::move_backward(entries_ + at, entries_ + free, entries_ + free + 1);
+  entries_[at] = {engine, block};
   size_.fetch_add(1, std::memory_order_relaxed);
-  if (at + 2 >= entries_.size()) resize(slots_for(size()) + kFirstSlots);
+  if (free + 2 >= capacity_) resize(slots_for(size()) + kFirstSlots);
   return Added::added;
 }
 
 bool EngineHashShard::erase(EngineKey engine, BlockKey block) {
-  if (entries_.empty()) return false;
+  if (entries_ == nullptr) return false;
   const std::uint64_t wanted = order(engine);
   std::size_t at = home(engine);
   while (!is_free(entries_[at]) && order(entries_[at].engine) <= wanted) {
@@ -71,15 +74,18 @@ bool EngineHashShard::erase(EngineKey engine, BlockKey block) {
 
 EngineHashShard::Entry EngineHashShard::next_victim() {
   for (;;) {
-    if (hand_ >= entries_.size()) hand_ = 0;
+    if (hand_ >= capacity_) hand_ = 0;
     const Entry& entry = entries_[hand_++];
     if (!is_free(entry)) return entry;
   }
 }
 
 void EngineHashShard::resize(std::size_t slots) {
-  std::vector<Entry> old = std::move(entries_);
-  std::erase_if(old, [](const Entry& entry) { return is_free(entry); });
+  std::vector<Entry> old;
+  old.reserve(size());
+  for (const Entry& entry : entries()) {
+    if (!is_free(entry)) old.push_back(entry);
+  }
   adopt(old, slots);
 }
 
@@ -87,28 +93,28 @@ void EngineHashShard::resize(std::size_t slots) {
 void EngineHashShard::adopt(const std::vector<Entry>& entries, std::size_t slots) {
   slots_ = slots;
   std::size_t spill = kSpillSlots;
-  for (;;) {
-    std::vector<Entry> table(slots_ + spill);
-    std::size_t free = 0;
-    for (const Entry& entry : entries) {
-      const std::size_t at = std::max(free, home(entry.engine));
-      if (at + 2 >= table.size()) {
-        free = table.size();
-        break;
-      }
-      table[at] = entry;
-      free = at + 1;
-    }
-    if (free < table.size()) {
-      entries_ = std::move(table);
-      break;
-    }
-    spill *= 2;
-  }
+  while (!fill(entries, slots_ + spill)) spill *= 2;
   size_.store(entries.size(), std::memory_order_relaxed);
-  data_.store(entries_.data(), std::memory_order_relaxed);
+  data_.store(entries_, std::memory_order_relaxed);
   data_slots_.store(slots_, std::memory_order_relaxed);
-  table_bytes_.store(entries_.size() * sizeof(Entry), std::memory_order_relaxed);
+  table_bytes_.store(memory_.bytes(), std::memory_order_relaxed);
+}
+
+bool EngineHashShard::fill(const std::vector<Entry>& entries, std::size_t capacity) {
+  TableMemory memory(capacity * sizeof(Entry));
+  auto* const table = static_cast<Entry*>(memory.data());
+  for (std::size_t i = 0; i < capacity; ++i) new (table + i) Entry;
+  std::size_t free = 0;
+  for (const Entry& entry : entries) {
+    const std::size_t at = std::max(free, home(entry.engine));
+    if (at + 2 >= capacity) return false;
+    table[at] = entry;
+    free = at + 1;
+  }
+  memory_ = std::move(memory);
+  entries_ = table;
+  capacity_ = capacity;
+  return true;
 }
 
 }  // namespace handoff::epp

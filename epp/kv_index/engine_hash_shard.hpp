@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "epp/kv_index/block_shard.hpp"
+#include "epp/kv_index/table_memory.hpp"
 
 namespace handoff::epp {
 
@@ -61,18 +63,23 @@ class EngineHashShard {
 
  private:
   static constexpr std::size_t kFirstSlots = 16;
-  // About 4/5 full; full() is 9/10.
-  static constexpr std::size_t slots_for(std::size_t size) { return size + size / 4 + kFirstSlots; }
+  // Full at 4/5, about 7/10 after growing. Fuller, and making room for an entry costs more than the memory is
+  // worth.
+  static constexpr std::size_t slots_for(std::size_t size) { return size + size * 3 / 7 + kFirstSlots; }
 
   static bool is_free(const Entry& entry) { return entry.block == 0; }
+  std::span<Entry> entries() const { return {entries_, capacity_}; }
   std::size_t home(EngineKey engine) const { return (engine & 0xFFFFFFFFU) * slots_ >> 32; }
   // The probing order. Home grows with the low half of the key.
   static std::uint64_t order(EngineKey engine) { return engine << 32 | engine >> 32; }
   void resize(std::size_t slots);
   void adopt(const std::vector<Entry>& entries, std::size_t slots);
+  bool fill(const std::vector<Entry>& entries, std::size_t capacity);
 
   // slots_ homes and behind them some room, so that probing never wraps around; the last one stays free.
-  std::vector<Entry> entries_;
+  TableMemory memory_;
+  Entry* entries_ = nullptr;
+  std::size_t capacity_ = 0;
   // A copy of the address for prefetch(), which looks without the lock.
   std::atomic<const Entry*> data_{nullptr};
   std::atomic<std::size_t> data_slots_{0};
@@ -87,7 +94,7 @@ template <typename Keep>
 void EngineHashShard::purge(Keep&& keep) {
   std::vector<Entry> kept;
   kept.reserve(size());
-  for (const Entry& entry : entries_) {
+  for (const Entry& entry : entries()) {
     if (!is_free(entry) && keep(entry.block)) kept.push_back(entry);
   }
   adopt(kept, slots_for(kept.size()));

@@ -1,0 +1,6 @@
+find_package(benchmark REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+
+add_executable(kv_index_bench kv_index_bench.cpp)
+target_link_libraries(kv_index_bench PRIVATE handoff_compile_options handoff_kv_index benchmark::benchmark PkgConfig::XXHASH)
