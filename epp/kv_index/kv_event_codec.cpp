@@ -1,0 +1,479 @@
+#include "epp/kv_index/kv_event_codec.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "epp/kv_index/msgpack_cursor.hpp"
+
+namespace handoff::epp {
+
+namespace {
+
+using Kind = MsgpackCursor::Kind;
+
+constexpr std::size_t kSequenceBytes = 8;
+constexpr std::uint64_t kEndOfReplay = ~std::uint64_t{0};  // -1
+
+std::uint64_t big_endian(std::span<const std::byte> bytes) {
+  std::uint64_t value = 0;
+  for (const std::byte byte : bytes) value = value << 8 | std::to_integer<std::uint64_t>(byte);
+  return value;
+}
+
+class BatchDecoder {
+ public:
+  BatchDecoder(std::span<const std::byte> payload, KvEventBatch& batch) : in_(payload), batch_(batch) {}
+
+  bool decode() {
+    if (in_.peek() == Kind::map) return decode_map_batch();
+    std::size_t count = 0;
+    if (!in_.read_array(count) || count < 2 || !in_.read_real(batch_.timestamp) || !decode_events())
+      return false;
+    if (count > 2 && !decode_rank()) return false;
+    return skip(count > 3 ? count - 3 : 0) && in_.at_end();
+  }
+
+ private:
+  bool skip(std::size_t values) {
+    for (; values > 0; --values) {
+      if (!in_.skip()) return false;
+    }
+    return true;
+  }
+
+  // One snapshot of vLLM published batches as maps.
+  bool decode_map_batch() {
+    std::size_t count = 0;
+    if (!in_.read_map(count)) return false;
+    bool has_events = false;
+    for (; count > 0; --count) {
+      std::string_view key;
+      if (!in_.read_text(key)) return false;
+      bool good = true;
+      if (key == "ts") {
+        good = in_.read_real(batch_.timestamp);
+      } else if (key == "events") {
+        good = !has_events && decode_events();
+        has_events = true;
+      } else if (key == "data_parallel_rank" || key == "attn_dp_rank") {
+        good = decode_rank();
+      } else {
+        good = in_.skip();
+      }
+      if (!good) return false;
+    }
+    return has_events && in_.at_end();
+  }
+
+  bool decode_rank() {
+    if (in_.peek() != Kind::integer) return in_.skip();
+    std::uint64_t rank = 0;
+    bool negative = false;
+    if (!in_.read_integer(rank, negative)) return false;
+    if (!negative && rank <= std::numeric_limits<std::uint32_t>::max())
+      batch_.rank = static_cast<std::uint32_t>(rank);
+    return true;
+  }
+
+  bool decode_events() {
+    std::size_t count = 0;
+    if (!in_.read_array(count) || count > kMaxKvEvents) return false;
+    for (; count > 0; --count) {
+      if (in_.peek() == Kind::map ? !decode_map_event() : !decode_array_event()) return false;
+    }
+    return true;
+  }
+
+  static std::optional<KvEventKind> kind_of(std::string_view type) {
+    if (type == "BlockStored") return KvEventKind::stored;
+    if (type == "BlockRemoved") return KvEventKind::removed;
+    if (type == "AllBlocksCleared") return KvEventKind::cleared;
+    return std::nullopt;
+  }
+
+  // --- maps: {"type": ..., field: value ...}, in any order ---
+
+  bool decode_map_event() {
+    const MsgpackCursor start = in_;
+    std::size_t count = 0;
+    if (!in_.read_map(count)) return false;
+    std::string_view type;
+    for (std::size_t i = 0; i < count; ++i) {
+      std::string_view key;
+      if (!in_.read_text(key)) return false;
+      if (key == "type" ? !in_.read_text(type) : !in_.skip()) return false;
+    }
+    const auto kind = kind_of(type);
+    if (!kind) {
+      // An event without a type is no event; one with a new type is none that concerns us.
+      ++batch_.unknown_events;
+      return !type.empty();
+    }
+    const MsgpackCursor behind = in_;
+    in_ = start;
+    if (!in_.read_map(count)) return false;
+    KvEvent event = begin_event(*kind);
+    std::uint32_t seen = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      std::string_view key;
+      if (!in_.read_text(key) || !decode_field(key, event, seen)) return false;
+    }
+    in_ = behind;
+    if (*kind != KvEventKind::cleared && (seen & kSawHashes) == 0) return false;
+    batch_.events.push_back(event);
+    return true;
+  }
+
+  static constexpr std::uint32_t kSawHashes = 1;
+  static constexpr std::uint32_t kSawTokens = 2;
+  static constexpr std::uint32_t kSawExtraKeys = 4;
+  static constexpr std::uint32_t kSawMedia = 8;
+
+  // A field of lists must come once: its values lie one after the other in the batch's vectors.
+  static bool first_time(std::uint32_t& seen, std::uint32_t field) {
+    const bool first = (seen & field) == 0;
+    seen |= field;
+    return first;
+  }
+
+  bool decode_field(std::string_view key, KvEvent& event, std::uint32_t& seen) {
+    if (key == "block_hashes") return first_time(seen, kSawHashes) && decode_hashes(event);
+    if (key == "medium") return decode_text(event.medium);
+    if (key == "group_idx") return decode_group(event);
+    if (key == "kv_cache_spec_kind") return decode_text(event.attention_kind);
+    if (key == "locality") return decode_text(event.locality);
+    if (event.kind != KvEventKind::stored) return in_.skip();
+    if (key == "parent_block_hash") return decode_parent(event);
+    if (key == "token_ids") return first_time(seen, kSawTokens) && decode_tokens(event);
+    if (key == "block_size") return decode_block_size(event);
+    if (key == "lora_name") return decode_text(event.lora_name);
+    if (key == "cache_salt") return decode_text(event.cache_salt);
+    if (key == "metadata") return decode_salt_map(event);
+    // Both fill the same list.
+    if (key == "extra_keys") return first_time(seen, kSawExtraKeys) && decode_extra_keys(event);
+    if (key == "block_mm_infos") return first_time(seen, kSawMedia) && decode_media_infos(event);
+    return in_.skip();
+  }
+
+  // --- arrays: [type, field, field ...]; later versions only appended ---
+
+  bool decode_array_event() {
+    std::size_t count = 0;
+    std::string_view type;
+    if (!in_.read_array(count) || count == 0 || !in_.read_text(type)) return false;
+    const auto kind = kind_of(type);
+    if (!kind) {
+      ++batch_.unknown_events;
+      return skip(count - 1);
+    }
+    KvEvent event = begin_event(*kind);
+    bool good = true;
+    if (*kind == KvEventKind::stored) {
+      good = decode_stored_array(event, count);
+    } else if (*kind == KvEventKind::removed) {
+      good = decode_removed_array(event, count);
+    } else {
+      good = skip(count - 1);
+    }
+    if (good) batch_.events.push_back(event);
+    return good;
+  }
+
+  bool decode_stored_array(KvEvent& event, std::size_t count) {
+    constexpr std::size_t kLeast = 5;  // tag, hashes, parent, tokens, block size
+    if (count < kLeast || !decode_hashes(event) || !decode_parent(event) || !decode_tokens(event) ||
+        !decode_block_size(event)) {
+      return false;
+    }
+    std::size_t next = kLeast;
+    if (next < count && ++next && !in_.skip()) return false;  // lora_id: superseded by the name
+    if (next < count && ++next && !decode_text(event.medium)) return false;
+    // SGLang puts its salt where vLLM has the adapter's name.
+    if (next < count && ++next &&
+        !(in_.peek() == Kind::map ? decode_salt_map(event) : decode_text(event.lora_name))) {
+      return false;
+    }
+    if (next < count && ++next && !decode_extra_keys(event)) return false;
+    return decode_tail(event, count - next);
+  }
+
+  bool decode_removed_array(KvEvent& event, std::size_t count) {
+    if (count < 2 || !decode_hashes(event)) return false;
+    if (count == 2) return true;
+    return decode_text(event.medium) && decode_tail(event, count - 3);
+  }
+
+  // Group, attention kind, window, locality. Older versions left some out, so short tails are read by type:
+  // the first number is the group and the second the window, a text is a locality or a kind.
+  bool decode_tail(KvEvent& event, std::size_t count) {
+    constexpr std::size_t kFixed = 4;
+    if (count >= kFixed) {
+      return decode_group(event) && decode_text(event.attention_kind) && in_.skip() &&
+             decode_text(event.locality) && skip(count - kFixed);
+    }
+    bool group_is_next = true;
+    for (std::size_t i = 0; i < count; ++i) {
+      switch (in_.peek()) {
+        case Kind::integer:
+          if (group_is_next ? !decode_group(event) : !in_.skip()) return false;
+          group_is_next = false;
+          break;
+        case Kind::text: {
+          std::string_view text;
+          if (!in_.read_text(text)) return false;
+          (text == "LOCAL" || text == "REMOTE" ? event.locality : event.attention_kind) = text;
+          group_is_next = false;
+          break;
+        }
+        case Kind::nil:
+          // In the place of the group: there is none, and a number further on is the window.
+          group_is_next = false;
+          if (!in_.skip()) return false;
+          break;
+        default:
+          if (!in_.skip()) return false;
+      }
+    }
+    return true;
+  }
+
+  // --- fields ---
+
+  KvEvent begin_event(KvEventKind kind) const {
+    KvEvent event;
+    event.kind = kind;
+    event.hashes.begin = static_cast<std::uint32_t>(batch_.hashes.size());
+    event.tokens.begin = static_cast<std::uint32_t>(batch_.tokens.size());
+    event.extra_keys.begin = static_cast<std::uint32_t>(batch_.extra_keys.size());
+    return event;
+  }
+
+  bool decode_hash(std::uint64_t& hash) {
+    bool negative = false;
+    if (in_.peek() != Kind::bytes) return in_.read_integer(hash, negative);
+    std::span<const std::byte> bytes;
+    if (!in_.read_bytes(bytes) || bytes.empty()) return false;
+    // The integer form of a digest is its low 64 bits.
+    hash = big_endian(bytes.last(std::min(bytes.size(), sizeof(std::uint64_t))));
+    return true;
+  }
+
+  bool decode_hashes(KvEvent& event) {
+    std::size_t count = 0;
+    if (!in_.read_array(count) || count > kMaxKvHashes - batch_.hashes.size()) return false;
+    event.hashes.count = static_cast<std::uint32_t>(count);
+    for (; count > 0; --count) {
+      std::uint64_t hash = 0;
+      if (!decode_hash(hash)) return false;
+      batch_.hashes.push_back(hash);
+    }
+    return true;
+  }
+
+  bool decode_parent(KvEvent& event) {
+    if (in_.peek() == Kind::nil) return in_.read_nil();
+    std::uint64_t hash = 0;
+    if (!decode_hash(hash)) return false;
+    event.parent = hash;
+    return true;
+  }
+
+  bool decode_token(KvEvent& event, std::uint32_t& token) {
+    if (in_.peek() != Kind::integer) {
+      event.tokens_unusable = true;
+      return in_.skip();
+    }
+    std::uint64_t value = 0;
+    bool negative = false;
+    if (!in_.read_integer(value, negative)) return false;
+    if (negative || value > std::numeric_limits<std::uint32_t>::max()) event.tokens_unusable = true;
+    token = static_cast<std::uint32_t>(value);
+    return true;
+  }
+
+  bool decode_tokens(KvEvent& event) {
+    if (in_.peek() == Kind::nil) return in_.read_nil();
+    std::size_t count = 0;
+    if (!in_.read_array(count)) return false;
+    event.tokens_are_pairs = count > 0 && in_.peek() == Kind::array;
+    std::uint32_t second = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      std::uint32_t token = 0;
+      std::size_t pair = 0;
+      if (event.tokens_are_pairs && (!in_.read_array(pair) || pair != 2)) return false;
+      if (!decode_token(event, token)) return false;
+      if (event.tokens_are_pairs && !decode_token(event, second)) return false;
+      batch_.tokens.push_back(token);
+    }
+    if (event.tokens_are_pairs) batch_.tokens.push_back(second);
+    event.tokens.count = static_cast<std::uint32_t>(batch_.tokens.size() - event.tokens.begin);
+    return true;
+  }
+
+  bool decode_block_size(KvEvent& event) {
+    if (in_.peek() == Kind::nil) return in_.read_nil();
+    std::uint64_t size = 0;
+    bool negative = false;
+    if (!in_.read_integer(size, negative) || negative || size > std::numeric_limits<std::uint32_t>::max())
+      return false;
+    event.block_size = static_cast<std::uint32_t>(size);
+    return true;
+  }
+
+  bool decode_group(KvEvent& event) {
+    if (in_.peek() != Kind::integer) return in_.skip();
+    std::uint64_t group = 0;
+    bool negative = false;
+    if (!in_.read_integer(group, negative)) return false;
+    if (!negative) event.group = group;
+    return true;
+  }
+
+  // A text, or something else in its place that says nothing to us.
+  bool decode_text(std::string_view& text) {
+    if (in_.peek() != Kind::text) return in_.skip();
+    return in_.read_text(text);
+  }
+
+  bool decode_salt_map(KvEvent& event) {
+    if (in_.peek() != Kind::map) return in_.skip();
+    std::size_t count = 0;
+    if (!in_.read_map(count)) return false;
+    for (; count > 0; --count) {
+      std::string_view key;
+      if (!decode_text(key)) return false;
+      if (key == "cache_salt" ? !decode_text(event.cache_salt) : !in_.skip()) return false;
+    }
+    return true;
+  }
+
+  bool add_extra_key(KvEvent& event, const KvExtraKey& key) {
+    if (batch_.extra_keys.size() >= kMaxKvExtraKeys) return false;
+    batch_.extra_keys.push_back(key);
+    ++event.extra_keys.count;
+    return true;
+  }
+
+  // Per block null or a list of keys. Texts and (text, offset) pairs count, numbers and bytes are something
+  // else.
+  bool decode_extra_keys(KvEvent& event) {
+    if (in_.peek() != Kind::array) return in_.skip();
+    std::size_t blocks = 0;
+    if (!in_.read_array(blocks)) return false;
+    for (std::size_t block = 0; block < blocks; ++block) {
+      if (in_.peek() != Kind::array) {
+        if (!in_.skip()) return false;
+        continue;
+      }
+      std::size_t keys = 0;
+      if (!in_.read_array(keys)) return false;
+      for (; keys > 0; --keys) {
+        if (!decode_extra_key(event, static_cast<std::uint32_t>(block))) return false;
+      }
+    }
+    return true;
+  }
+
+  bool decode_extra_key(KvEvent& event, std::uint32_t block) {
+    KvExtraKey key{block, {}, false, 0};
+    if (in_.peek() == Kind::text) {
+      if (!in_.read_text(key.text)) return false;
+    } else if (in_.peek() == Kind::array) {
+      std::size_t parts = 0;
+      if (!in_.read_array(parts)) return false;
+      if (parts == 0 || in_.peek() != Kind::text) return skip(parts);
+      if (!in_.read_text(key.text) || !skip(parts - 1)) return false;
+      key.is_marked = parts > 1;
+    } else {
+      return in_.skip();
+    }
+    return key.text.empty() || add_extra_key(event, key);
+  }
+
+  // Per block null or {"mm_objects": [{"mm_hash": number, ...}]}.
+  bool decode_media_infos(KvEvent& event) {
+    if (in_.peek() != Kind::array) return in_.skip();
+    std::size_t blocks = 0;
+    if (!in_.read_array(blocks)) return false;
+    for (std::size_t block = 0; block < blocks; ++block) {
+      const bool good = for_each_member("mm_objects", [&] { return decode_media_objects(event, block); });
+      if (!good) return false;
+    }
+    return true;
+  }
+
+  bool decode_media_objects(KvEvent& event, std::size_t block) {
+    if (in_.peek() != Kind::array) return in_.skip();
+    std::size_t objects = 0;
+    if (!in_.read_array(objects)) return false;
+    for (; objects > 0; --objects) {
+      const bool good = for_each_member("mm_hash", [&] {
+        if (in_.peek() != Kind::integer) return in_.skip();
+        KvExtraKey key{static_cast<std::uint32_t>(block), {}, true, 0};
+        bool negative = false;
+        if (!in_.read_integer(key.media, negative)) return false;
+        return add_extra_key(event, key);
+      });
+      if (!good) return false;
+    }
+    return true;
+  }
+
+  // Calls decode() at the value of that name in the map that comes next; anything but a map is skipped.
+  template <typename Decode>
+  bool for_each_member(std::string_view name, Decode&& decode) {
+    if (in_.peek() != Kind::map) return in_.skip();
+    std::size_t count = 0;
+    if (!in_.read_map(count)) return false;
+    for (; count > 0; --count) {
+      std::string_view key;
+      if (!decode_text(key)) return false;
+      if (key == name ? !decode() : !in_.skip()) return false;
+    }
+    return true;
+  }
+
+  MsgpackCursor in_;
+  KvEventBatch& batch_;
+};
+
+std::optional<KvMessage> message_of(KvFrame sequence, KvFrame payload) {
+  if (sequence.size() != kSequenceBytes) return std::nullopt;
+  return KvMessage{big_endian(sequence), payload, false};
+}
+
+// One huge batch must not cost its memory for ever.
+template <typename Value>
+void reuse(std::vector<Value>& values) {
+  constexpr std::size_t kWorthKeeping = std::size_t{1} << 20;
+  if (values.capacity() * sizeof(Value) > kWorthKeeping) std::vector<Value>().swap(values);
+  values.clear();
+}
+
+}  // namespace
+
+bool decode_kv_events(std::span<const std::byte> payload, KvEventBatch& batch) {
+  batch.timestamp = 0;
+  batch.rank.reset();
+  reuse(batch.events);
+  reuse(batch.hashes);
+  reuse(batch.tokens);
+  reuse(batch.extra_keys);
+  batch.unknown_events = 0;
+  if (payload.size() > kMaxKvPayloadBytes) return false;
+  return BatchDecoder(payload, batch).decode();
+}
+
+std::optional<KvMessage> parse_live_message(std::span<const KvFrame> frames) {
+  if (frames.size() != 3) return std::nullopt;
+  return message_of(frames[1], frames[2]);
+}
+
+std::optional<KvMessage> parse_replayed_message(std::span<const KvFrame> frames) {
+  if (frames.size() < 3 || frames.size() > 4) return std::nullopt;
+  auto message = message_of(frames[frames.size() - 2], frames.back());
+  if (message) message->ends_replay = message->payload.empty() || message->sequence == kEndOfReplay;
+  return message;
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,184 @@
+#include "epp/kv_index/kv_event_feed.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "epp/kv_index/kv_event_feed_impl.hpp"
+
+namespace handoff::epp {
+
+namespace {
+
+constexpr std::size_t kMessagesPerTurn = 256;
+constexpr int kReconnectMs = 100;
+constexpr int kMaxReconnectMs = 5000;
+constexpr int kHeartbeatMs = 10'000;
+
+KvFeedOptions with_replay_flag(KvFeedOptions options) {
+  options.stream.can_replay = !options.replay_endpoint.empty();
+  return options;
+}
+
+void set_common_options(zmq::socket_t& socket) {
+  socket.set(zmq::sockopt::linger, 0);
+  socket.set(zmq::sockopt::ipv6, true);
+  socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(kMaxKvPayloadBytes));
+  // A peer that vanished without a word is noticed, and its return is a reconnect.
+  socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatMs);
+  socket.set(zmq::sockopt::heartbeat_timeout, 3 * kHeartbeatMs);
+}
+
+std::array<std::byte, 8> big_endian(std::uint64_t value) {
+  std::array<std::byte, 8> bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(value >> (56 - 8 * i));
+  return bytes;
+}
+
+}  // namespace
+
+KvEventFeed::Impl::Impl(zmq::context_t& context, BlockIndex& index, KvFeedOptions options)
+    : context_(context),
+      options_(with_replay_flag(std::move(options))),
+      applier_(index, options_.applier),
+      stream_(options_.stream, applier_),
+      events_(context, zmq::socket_type::sub),
+      connection_(context, zmq::socket_type::pair) {
+  set_common_options(events_);
+  events_.set(zmq::sockopt::rcvhwm, options_.receive_high_water_mark);
+  events_.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
+  events_.set(zmq::sockopt::reconnect_ivl_max, kMaxReconnectMs);
+  events_.set(zmq::sockopt::subscribe, "");
+  watch_connection();
+  if (options_.binds) {
+    events_.bind(options_.events_endpoint);
+    bound_endpoint_ = events_.get(zmq::sockopt::last_endpoint);
+  } else {
+    events_.connect(options_.events_endpoint);
+  }
+}
+
+void KvEventFeed::Impl::watch_connection() {
+  static std::atomic<std::uint64_t> next{0};
+  const std::string address = "inproc://kv-feed-monitor-" + std::to_string(next.fetch_add(1));
+  // When the handshake is over, not when TCP connects: then the subscription is on its way to the publisher.
+  if (zmq_socket_monitor(events_.handle(), address.c_str(), ZMQ_EVENT_HANDSHAKE_SUCCEEDED) != 0)
+    throw zmq::error_t();
+  connection_.set(zmq::sockopt::linger, 0);
+  connection_.connect(address);
+}
+
+void KvEventFeed::Impl::add_poll_items(std::vector<zmq::pollitem_t>& items) {
+  items.push_back({events_.handle(), 0, ZMQ_POLLIN, 0});
+  items.push_back({connection_.handle(), 0, ZMQ_POLLIN, 0});
+  if (replay_) items.push_back({replay_->handle(), 0, ZMQ_POLLIN, 0});
+}
+
+bool KvEventFeed::Impl::receive(zmq::socket_t& socket, Message& message) {
+  message.count = 0;
+  for (bool more = true; more; ++message.count) {
+    zmq::message_t surplus;
+    zmq::message_t& frame = message.count < kMaxFrames ? message.frames[message.count] : surplus;
+    if (!socket.recv(frame, zmq::recv_flags::dontwait)) return false;  // frames of a message come together
+    more = frame.more();
+    if (message.count < kMaxFrames) {
+      message.views[message.count] = {static_cast<const std::byte*>(frame.data()), frame.size()};
+    }
+  }
+  return true;
+}
+
+// Looked at before every batch: what a new connection brings must not be taken for news of the old one.
+void KvEventFeed::Impl::take_connection_events(SteadyTime now) {
+  while (receive(connection_, message_)) {
+    std::uint16_t event = 0;
+    if (message_.views[0].size() < sizeof(event)) continue;
+    std::memcpy(&event, message_.views[0].data(), sizeof(event));
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) stream_.on_connected(now);
+  }
+}
+
+bool KvEventFeed::Impl::take_live(SteadyTime now) {
+  if (!receive(events_, message_)) return false;
+  const auto frames = std::span(message_.views).first(std::min(message_.count, kMaxFrames));
+  if (const auto message = message_.count <= kMaxFrames ? parse_live_message(frames) : std::nullopt) {
+    stream_.on_batch(message->sequence, message->payload, now);
+  } else {
+    malformed_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return true;
+}
+
+bool KvEventFeed::Impl::take_replayed(SteadyTime now) {
+  if (!replay_ || !receive(*replay_, message_)) return false;
+  const auto frames = std::span(message_.views).first(std::min(message_.count, kMaxFrames));
+  const auto message = message_.count <= kMaxFrames ? parse_replayed_message(frames) : std::nullopt;
+  if (!message) {
+    malformed_.fetch_add(1, std::memory_order_relaxed);
+    stream_.on_replay_failed(now);
+  } else if (message->ends_replay) {
+    stream_.on_replay_end(now);
+  } else {
+    stream_.on_replayed(message->sequence, message->payload, now);
+  }
+  return true;
+}
+
+// A new socket for each replay: what comes late of the last one goes down with its socket.
+void KvEventFeed::Impl::follow_stream(SteadyTime now) {
+  while (const auto from = stream_.take_replay_request()) ask_for_replay(*from, now);
+  if (!stream_.is_replaying()) replay_.reset();
+}
+
+void KvEventFeed::Impl::ask_for_replay(std::uint64_t from, SteadyTime now) {
+  try {
+    replay_.emplace(context_, zmq::socket_type::dealer);
+    set_common_options(*replay_);
+    replay_->set(zmq::sockopt::rcvhwm,
+                 0);  // a replay is bounded by the publisher's buffer; dropping some would be a gap
+    replay_->connect(options_.replay_endpoint);
+    const auto start = big_endian(from);
+    replay_->send(zmq::message_t(), zmq::send_flags::sndmore);
+    replay_->send(zmq::buffer(start), zmq::send_flags::dontwait);
+  } catch (const zmq::error_t&) {
+    stream_.on_replay_failed(now);
+  }
+}
+
+void KvEventFeed::Impl::close() {
+  events_.close();
+  connection_.close();
+  replay_.reset();
+}
+
+bool KvEventFeed::Impl::process(const KvFeedPool::Clock& clock) {
+  for (std::size_t i = 0; i < kMessagesPerTurn; ++i) {
+    const SteadyTime now = clock();
+    take_connection_events(now);
+    bool found = take_replayed(now);
+    follow_stream(now);
+    found |= take_live(now);
+    follow_stream(now);
+    stream_.on_tick(now);
+    follow_stream(now);
+    if (!found) return false;
+  }
+  return true;
+}
+
+KvEventFeed::KvEventFeed(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+KvEventFeed::~KvEventFeed() = default;
+WorkerRank KvEventFeed::rank() const {
+  return impl_->rank();
+}
+const KvStreamCounters& KvEventFeed::stream_counters() const {
+  return impl_->stream_counters();
+}
+const KvApplierCounters& KvEventFeed::applier_counters() const {
+  return impl_->applier_counters();
+}
+std::uint64_t KvEventFeed::malformed_messages() const {
+  return impl_->malformed_messages();
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace handoff::epp {
+
+// Reads MessagePack from a buffer, value by value, without building a tree. Never reads past the end, never
+// recurses, never allocates, and never believes a length: a count that the rest of the buffer can't hold is
+// an error. After the first error every read fails. (Debian's msgpack-cxx is no choice: it needs another
+// Boost than ours.)
+class MsgpackCursor {
+ public:
+  enum class Kind : std::uint8_t { nil, boolean, integer, real, text, bytes, array, map, extension, invalid };
+
+  explicit MsgpackCursor(std::span<const std::byte> data)
+      : at_(data.data()), end_(data.data() + data.size()) {}
+
+  bool ok() const { return !failed_; }
+  bool at_end() const { return at_ == end_; }
+  std::size_t remaining() const { return static_cast<std::size_t>(end_ - at_); }
+
+  // What comes next; invalid at the end.
+  Kind peek() const;
+
+  bool read_nil();
+  // Integers of either sign; negative ones as their two's complement, so that signed and unsigned spellings
+  // of the same 64 bits are the same.
+  bool read_integer(std::uint64_t& bits, bool& negative);
+  bool read_real(double& value);  // integers too
+  bool read_text(std::string_view& text);
+  bool read_bytes(std::span<const std::byte>& bytes);
+  bool read_array(std::size_t& count);
+  bool read_map(std::size_t& count);
+  bool skip();  // one value with all that is in it
+
+  bool fail() {
+    failed_ = true;
+    return false;
+  }
+
+ private:
+  bool take(std::size_t count, const std::byte*& start);
+  bool read_big_endian(std::size_t width, std::uint64_t& value);
+  bool read_blob(std::size_t length_width, std::span<const std::byte>& blob);
+  bool read_count(std::size_t width, std::size_t bytes_per_entry, std::size_t& count);
+  bool skip_head(std::size_t& children);
+
+  const std::byte* at_;
+  const std::byte* end_;
+  bool failed_ = false;
+};
+
+}  // namespace handoff::epp
