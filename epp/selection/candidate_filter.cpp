@@ -54,7 +54,16 @@ Eligibility CandidateFilter::check(RankTable::Slot slot, const PreparedRequest& 
 void CandidateFilter::collect_eligible(const PreparedRequest& request, CandidateSet& out) const {
   bool any_overloaded = false;
   const auto& slots = ranks_.slots();
-  for (RankTable::Slot slot = 0; slot < slots.size(); ++slot) {
+  const SelectRequest& wanted = request.request;
+  const bool anywhere =
+      !wanted.allowed_workers && wanted.constraints.required_taints.empty() && !config_.overload.any();
+  if (anywhere) {
+    // The usual request: nothing to look at but the lifecycle.
+    for (RankTable::Slot slot = 0; slot < slots.size(); ++slot) {
+      if (slots[slot].schedulable) out.slots.push_back(slot);
+    }
+  }
+  for (RankTable::Slot slot = 0; !anywhere && slot < slots.size(); ++slot) {
     if (slots[slot].worker == nullptr) continue;
     const Eligibility eligibility = check(slot, request);
     if (eligibility == Eligibility::kEligible) out.slots.push_back(slot);

@@ -102,14 +102,6 @@ std::uint64_t LoadLedger::private_weight(const Booking& booking) const {
   return booking.unshared_blocks * booking.fraction + booking.output_weight;
 }
 
-LoadLedger::RankLoad LoadLedger::load(ActiveBlocks::Slot slot) const {
-  if (slot >= totals_.size()) return {};
-  const SlotTotals& totals = totals_[slot];
-  const std::uint64_t weight = blocks_.weight(slot) + totals.private_weight;
-  constexpr std::uint64_t kHalf = ActiveBlocks::kWholeBlock / 2;
-  return {totals.prefill_tokens, (weight + kHalf) / ActiveBlocks::kWholeBlock, totals.requests};
-}
-
 std::vector<std::string> LoadLedger::ids_on(ActiveBlocks::Slot slot) const {
   std::vector<std::string> ids;
   for (const Booking* booking = oldest_; booking != nullptr; booking = booking->newer) {

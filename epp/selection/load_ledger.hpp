@@ -83,7 +83,13 @@ class LoadLedger {
   bool report_output(Booking& booking, std::uint64_t output_tokens, bool track_blocks);
   void add_output_blocks(Booking& booking, std::uint64_t count, std::optional<double> decay_fraction);
 
-  RankLoad load(ActiveBlocks::Slot slot) const;
+  RankLoad load(ActiveBlocks::Slot slot) const {
+    if (slot >= totals_.size()) return {};
+    const SlotTotals& totals = totals_[slot];
+    const std::uint64_t weight = blocks_.weight(slot) + totals.private_weight;
+    constexpr std::uint64_t kHalf = ActiveBlocks::kWholeBlock / 2;
+    return {totals.prefill_tokens, (weight + kHalf) / ActiveBlocks::kWholeBlock, totals.requests};
+  }
   const ActiveBlocks& blocks() const { return blocks_; }
   std::size_t size() const { return bookings_.size(); }
 

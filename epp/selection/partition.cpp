@@ -367,6 +367,10 @@ SelectionStats Partition::stats() const {
   return stats;
 }
 
+std::vector<std::string> Partition::kv_problems() const {
+  return overlaps_ == nullptr ? std::vector<std::string>() : overlaps_->problems();
+}
+
 std::optional<SteadyTime> Partition::maintain() {
   const SteadyTime now = clock_();
   sweep_orphans(now);

@@ -20,12 +20,6 @@
 
 namespace handoff::epp {
 
-struct PartitionKey {
-  std::string model_name;
-  std::string routing_group;
-  auto operator<=>(const PartitionKey&) const = default;
-};
-
 struct SelectionStats {
   std::uint64_t selections = 0;  // answered with a worker, bookings included
   std::uint64_t bookings = 0;
@@ -134,6 +128,7 @@ class Partition : public std::enable_shared_from_this<Partition> {
   std::vector<PotentialLoad> potential_loads(const PreparedRequest& request) const;
   OverlapScoresAnswer overlap_scores(const PreparedRequest& request) const;
   SelectionStats stats() const;
+  std::vector<std::string> kv_problems() const;
 
   // Expires orphans, due waiters and old sessions; looks at the queue again. Returns when the next waiter is
   // due.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "epp/selection/mix_hash.hpp"
 #include "epp/selection/partition.hpp"
 
 namespace handoff::epp {

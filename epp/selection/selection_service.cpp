@@ -166,7 +166,9 @@ void SelectionService::leave_partition(CatalogEntry& entry) {
   const auto partition = std::exchange(entry.partition, nullptr);
   partition->detach(entry.record->spec.worker_id);
   if (partition->ranks() > 0) return;
+  const SelectionStats last = partition->stats();
   const std::unique_lock lock(partitions_mutex_);
+  past_stats_ += last;
   partitions_.erase(partition->key());
 }
 
@@ -414,8 +416,20 @@ Result<OverlapScoresAnswer> SelectionService::overlap_scores(SelectRequest reque
 
 SelectionStats SelectionService::stats() const {
   SelectionStats total;
+  {
+    const std::shared_lock lock(partitions_mutex_);
+    total = past_stats_;
+  }
   for (const auto& partition : all_partitions()) total += partition->stats();
   return total;
+}
+
+std::vector<std::string> SelectionService::kv_problems() const {
+  std::vector<std::string> all;
+  for (const auto& partition : all_partitions()) {
+    for (auto& problem : partition->kv_problems()) all.push_back(std::move(problem));
+  }
+  return all;
 }
 
 std::optional<SteadyTime> SelectionService::maintain() {

@@ -23,9 +23,7 @@ namespace handoff::epp {
 struct SelectionEnvironment {
   std::function<SteadyTime()> clock;
   std::function<std::uint64_t()> random;  // for made-up ids; choices repeat and use none
-  // One KV view per partition; null or a null result: selection by load alone.
-  std::function<std::unique_ptr<OverlapSource>(const PartitionKey&, std::uint32_t block_size, bool is_eagle)>
-      overlap_source;
+  OverlapSourceFactory overlap_source;    // null: selection by load alone
 };
 
 // The clock and randomness of a program. It leaves the KV view to the caller.
@@ -117,6 +115,8 @@ class SelectionService {
   Result<std::vector<PotentialLoad>> potential_loads(SelectRequest request) const;
   Result<OverlapScoresAnswer> overlap_scores(SelectRequest request) const;
   SelectionStats stats() const;
+  // Event subscriptions that failed, one line each.
+  std::vector<std::string> kv_problems() const;
   const SelectorConfig& config() const { return config_; }
 
   // Housekeeping; returns when a waiter is due next.
@@ -170,6 +170,7 @@ class SelectionService {
   // Written under the catalog lock, too. Partitions refer to this service's configuration and directory.
   mutable std::shared_mutex partitions_mutex_;
   std::map<PartitionKey, std::shared_ptr<Partition>, KeyLess> partitions_;
+  SelectionStats past_stats_;  // of partitions that are gone
 };
 
 }  // namespace handoff::epp

@@ -79,17 +79,18 @@ SelectionFacts WorkerChoice::facts_of(RankTable::Slot slot, const PreparedReques
 WorkerChoice::Chosen WorkerChoice::choose(const PreparedRequest& request, const CandidateSet& candidates,
                                           const CandidateFilter& filter, Explanation* explanation) {
   load_inputs(request);
-  inputs_.clear();
-  costs_.clear();
-  tie_keys_.clear();
+  const std::size_t count = candidates.slots.size();
+  inputs_.resize(count);
+  costs_.resize(count);
+  tie_keys_.resize(count);
   std::uint64_t min_active_prefill = UINT64_MAX;
-  for (const RankTable::Slot slot : candidates.slots) {
-    inputs_.push_back(inputs_of(slot, request));
-    min_active_prefill = std::min(min_active_prefill, inputs_.back().active_prefill_tokens);
+  for (std::size_t i = 0; i < count; ++i) {
+    inputs_[i] = inputs_of(candidates.slots[i], request);
+    min_active_prefill = std::min(min_active_prefill, inputs_[i].active_prefill_tokens);
   }
-  for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    costs_.push_back(evaluate_cost(request.cost, inputs_[i], min_active_prefill).cost);
-    tie_keys_.push_back(ranks_[candidates.slots[i]].tie_key);
+  for (std::size_t i = 0; i < count; ++i) {
+    costs_[i] = evaluate_cost(request.cost, inputs_[i], min_active_prefill).cost;
+    tie_keys_[i] = ranks_[candidates.slots[i]].tie_key;
   }
   const Pick pick = pick_candidate(costs_, tie_keys_, request.request_hash, request.temperature);
   const RankTable::Slot slot = candidates.slots[pick.index];

@@ -92,7 +92,7 @@ std::unique_ptr<Stand> make_stand() {
   environment.overlap_source = [&made = *made_stand](const PartitionKey&, std::uint32_t, bool) {
     BlockIndexOptions options;
     options.max_blocks = std::size_t{1} << 20;
-    auto source = std::make_unique<IndexOverlapSource>(options, true, nullptr);
+    auto source = std::make_unique<IndexOverlapSource>(options, true, KvSubscriptionsFactory());
     made.source = source.get();
     return source;
   };

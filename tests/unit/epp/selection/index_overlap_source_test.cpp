@@ -11,36 +11,41 @@ namespace {
 using test::seconds;
 
 // Records who is followed; events are put into the index by the test.
+struct FollowLog {
+  std::map<WorkerRank, KvSubscription> followed;
+  std::string refusal;
+};
+
 class HandSubscriptions final : public KvEventSubscriptions {
  public:
-  void subscribe(BlockIndex& index, WorkerRank rank, const KvEventAddress& address) override {
-    EXPECT_TRUE(followed.emplace(rank, address).second);
-    last_index = &index;
+  explicit HandSubscriptions(FollowLog& log) : log_(log) {}
+  std::string subscribe(const KvSubscription& subscription) override {
+    if (log_.refusal.empty()) {
+      EXPECT_TRUE(log_.followed.emplace(subscription.rank, subscription).second);
+    }
+    return log_.refusal;
   }
-  void unsubscribe(BlockIndex&, WorkerRank rank) override { EXPECT_EQ(followed.erase(rank), 1u); }
+  void unsubscribe(WorkerRank rank) override { EXPECT_EQ(log_.followed.erase(rank), 1u); }
 
-  std::map<WorkerRank, KvEventAddress> followed;
-  BlockIndex* last_index = nullptr;
+ private:
+  FollowLog& log_;
 };
 
 // The service over a real block index, with real hashes.
 class RealIndex : public test::SelectionFixture {
  protected:
-  void TearDown() override { service.reset(); }  // before the subscriptions it uses
+  void TearDown() override { service.reset(); }  // before the log it writes to
 
   void start_real(SelectorConfig config) {
     SelectionEnvironment environment;
     environment.clock = [this] { return clock.now(); };
     environment.random = [this] { return ++random_calls; };
-    environment.overlap_source = [this, events = config.use_kv_events, ttl = config.router_ttl](
-                                     const PartitionKey&, std::uint32_t, bool) {
-      BlockIndexOptions options;
-      options.max_blocks = 1 << 16;
-      options.predicted_ttl = ttl;
-      auto made = std::make_unique<IndexOverlapSource>(options, events, &subscriptions);
-      index = &made->index();
-      return made;
-    };
+    BlockIndexOptions options;
+    options.max_blocks = 1 << 16;
+    environment.overlap_source = index_overlap_sources(config, options, [this](BlockIndex& made) {
+      index = &made;
+      return std::make_unique<HandSubscriptions>(subscriptions);
+    });
     service = std::move(*SelectionService::create(std::move(config), std::move(environment)));
   }
 
@@ -63,7 +68,7 @@ class RealIndex : public test::SelectionFixture {
     index->apply_stored(rank, tier, {std::nullopt, engine, hashes.local});
   }
 
-  HandSubscriptions subscriptions;
+  FollowLog subscriptions;
   BlockIndex* index = nullptr;
 };
 
@@ -93,7 +98,8 @@ TEST_F(RealIndex, RanksAreFollowedAtTheirOwnAddresses) {
   parallel.replay_endpoint = "tcp://host:6000";
   ASSERT_TRUE(service->upsert_worker(parallel));
   ASSERT_EQ(subscriptions.followed.size(), 2u);
-  EXPECT_EQ((subscriptions.followed.at({1, 3})), (KvEventAddress{"tcp://host:5560", "tcp://host:6003", 16}));
+  const KvSubscription wanted{{1, 3}, "tcp://host:5560", "tcp://host:6003", 16, false, 2, 2};
+  EXPECT_EQ((subscriptions.followed.at({1, 3})), wanted);
   // The same declaration again changes nothing.
   stored({1, 2}, Tier::device, tokens(1, 64));
   ASSERT_TRUE(service->upsert_worker(parallel));
@@ -102,10 +108,20 @@ TEST_F(RealIndex, RanksAreFollowedAtTheirOwnAddresses) {
   // A new publisher: what the old one said is forgotten.
   parallel.kv_events_endpoint = "tcp://other:5557";
   ASSERT_TRUE(service->upsert_worker(parallel));
-  EXPECT_EQ(subscriptions.followed.at({1, 2}).events, "tcp://other:5559");
+  EXPECT_EQ(subscriptions.followed.at({1, 2}).events_endpoint, "tcp://other:5559");
   EXPECT_EQ(ask(prompt("a", tokens(1, 64)))->facts.overlap.device, 0u);
   ASSERT_TRUE(service->delete_worker(1));
   EXPECT_TRUE(subscriptions.followed.empty());
+}
+
+TEST_F(RealIndex, AnAddressThatCannotBeFollowedIsToldAndServedByLoad) {
+  start_real({});
+  subscriptions.refusal = "no such transport";
+  add_workers(1);
+  EXPECT_EQ(service->kv_problems(), std::vector<std::string>{"worker 1 rank 0: no such transport"});
+  EXPECT_TRUE(ask(prompt("a", tokens(1, 64))));
+  ASSERT_TRUE(service->delete_worker(1));
+  EXPECT_TRUE(service->kv_problems().empty());
 }
 
 TEST_F(RealIndex, AWorkerThatReturnsHoldsNothing) {
