@@ -1,0 +1,89 @@
+#include "epp/selection/index_overlap_source.hpp"
+
+#include <utility>
+
+namespace handoff::epp {
+
+IndexOverlapSource::IndexOverlapSource(const BlockIndexOptions& options, bool use_kv_events,
+                                       const KvSubscriptionsFactory& subscriptions)
+    : index_(options) {
+  if (use_kv_events && subscriptions) subscriptions_ = subscriptions(index_);
+}
+
+IndexOverlapSource::~IndexOverlapSource() = default;
+
+std::optional<RankSlot> IndexOverlapSource::add_rank(WorkerRank rank, const WorkerRecord& worker) {
+  const std::lock_guard lock(mutex_);
+  const WorkerSpec& spec = worker.spec;
+  std::optional<KvSubscription> wanted;
+  if (subscriptions_ != nullptr && spec.kv_events) {
+    wanted = KvSubscription{
+        rank,          events_endpoint(spec, rank.rank), replay_endpoint(spec, rank.rank), spec.block_size,
+        spec.is_eagle, spec.data_parallel_start_rank,    spec.data_parallel_size};
+  }
+  const auto known = followed_.find(rank);
+  const bool changed =
+      known == followed_.end() ? wanted.has_value() : !wanted || known->second.subscription != *wanted;
+  if (changed) {
+    stop_following(rank);
+    // What another publisher (or our own guesses) said about this rank is no longer known to be true.
+    index_.clear_rank(rank);
+  }
+  const auto slot = index_.add_rank(rank);
+  if (slot && changed && wanted) {
+    followed_.emplace(rank, Followed{*wanted, subscriptions_->subscribe(*wanted)});
+  }
+  return slot;
+}
+
+void IndexOverlapSource::remove_rank(WorkerRank rank) {
+  const std::lock_guard lock(mutex_);
+  stop_following(rank);
+  index_.remove_rank(rank);
+}
+
+void IndexOverlapSource::stop_following(WorkerRank rank) {
+  const auto followed = followed_.find(rank);
+  if (followed == followed_.end()) return;
+  if (followed->second.problem.empty()) subscriptions_->unsubscribe(rank);
+  followed_.erase(followed);
+}
+
+void IndexOverlapSource::match(std::span<const std::uint64_t> sequence_hashes, SteadyTime now,
+                               std::vector<RankOverlap>& rows) {
+  // Scratch that grows to the number of ranks and then allocates nothing.
+  static thread_local OverlapScores scores;
+  index_.match_prefix(sequence_hashes, now, scores);
+  rows.assign(scores.rows().begin(), scores.rows().end());
+}
+
+void IndexOverlapSource::predict(WorkerRank rank, std::span<const std::uint64_t> sequence_hashes,
+                                 SteadyTime now) {
+  index_.predict(rank, sequence_hashes, now);
+}
+
+void IndexOverlapSource::maintain(SteadyTime now) {
+  index_.maintain(now);
+}
+
+std::vector<std::string> IndexOverlapSource::problems() const {
+  std::vector<std::string> lines;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, followed] : followed_) {
+    if (followed.problem.empty()) continue;
+    lines.push_back("worker " + std::to_string(rank.worker) + " rank " + std::to_string(rank.rank) + ": " +
+                    followed.problem);
+  }
+  return lines;
+}
+
+OverlapSourceFactory index_overlap_sources(const SelectorConfig& config, BlockIndexOptions options,
+                                           KvSubscriptionsFactory subscriptions) {
+  options.predicted_ttl = config.router_ttl;
+  return [options, use_kv_events = config.use_kv_events, subscriptions = std::move(subscriptions)](
+             const PartitionKey&, std::uint32_t, bool) {
+    return std::make_unique<IndexOverlapSource>(options, use_kv_events, subscriptions);
+  };
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,132 @@
+#include "epp/selection/load_ledger.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace handoff::epp {
+namespace {
+
+std::uint64_t to_fixed(double fraction) {
+  return static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(ActiveBlocks::kWholeBlock)));
+}
+
+}  // namespace
+
+Booking* LoadLedger::find(std::string_view id) {
+  const auto found = bookings_.find(id);
+  return found == bookings_.end() ? nullptr : &found->second;
+}
+
+Booking& LoadLedger::book(const std::string& id, ActiveBlocks::Slot slot, const BookingLoad& load) {
+  const auto [entry, inserted] = bookings_.try_emplace(id);
+  Booking& booking = entry->second;
+  booking.id = &entry->first;
+  booking.attempt = next_attempt_++;
+  booking.slot = slot;
+  booking.prefill_tokens = load.prefill_tokens;
+  booking.unshared_blocks = load.unshared_blocks;
+  booking.isl_tokens = load.isl_tokens;
+  booking.block_size = load.block_size;
+  booking.expected_output_tokens = load.expected_output_tokens;
+  booking.tracks_blocks = load.tracks_blocks;
+  booking.terminal = blocks_.acquire(slot, load.sequence_hashes);
+  if (booking.terminal == nullptr) booking.unshared_blocks += load.sequence_hashes.size();
+
+  if (slot >= totals_.size()) totals_.resize(slot + 1);
+  totals_[slot].prefill_tokens += booking.prefill_tokens;
+  totals_[slot].private_weight += private_weight(booking);
+  ++totals_[slot].requests;
+
+  booking.older = newest_;
+  (newest_ != nullptr ? newest_->newer : oldest_) = &booking;
+  newest_ = &booking;
+  return booking;
+}
+
+void LoadLedger::release(Booking& booking) {
+  complete_prefill(booking);
+  SlotTotals& totals = totals_[booking.slot];
+  totals.private_weight -= private_weight(booking);
+  --totals.requests;
+  blocks_.release(booking.slot, booking.terminal, booking.fraction);
+  unlink(booking);
+  bookings_.erase(bookings_.find(*booking.id));
+}
+
+void LoadLedger::unlink(Booking& booking) {
+  if (sweep_at_ == &booking) sweep_at_ = booking.newer;
+  (booking.older != nullptr ? booking.older->newer : oldest_) = booking.newer;
+  (booking.newer != nullptr ? booking.newer->older : newest_) = booking.older;
+}
+
+bool LoadLedger::complete_prefill(Booking& booking) {
+  if (booking.prefill_tokens == 0) return false;
+  totals_[booking.slot].prefill_tokens -= booking.prefill_tokens;
+  booking.prefill_tokens = 0;
+  return true;
+}
+
+bool LoadLedger::report_output(Booking& booking, std::uint64_t output_tokens, bool track_blocks) {
+  if (output_tokens <= booking.output_tokens) return false;
+  booking.output_tokens = output_tokens;
+  if (!track_blocks || !booking.tracks_blocks) return true;
+  // The prompt's blocks are the complete ones, so output tokens first fill the block it left open.
+  const std::uint64_t crossed =
+      (booking.isl_tokens % booking.block_size + output_tokens) / booking.block_size;
+  if (crossed <= booking.output_blocks) return true;
+  std::optional<double> decay;
+  if (booking.expected_output_tokens && *booking.expected_output_tokens > 0) {
+    decay = std::max(
+        0.0, 1.0 - static_cast<double>(output_tokens) / static_cast<double>(*booking.expected_output_tokens));
+  }
+  add_output_blocks(booking, crossed - booking.output_blocks, decay);
+  return true;
+}
+
+void LoadLedger::add_output_blocks(Booking& booking, std::uint64_t count,
+                                   std::optional<double> decay_fraction) {
+  std::uint64_t& total = totals_[booking.slot].private_weight;
+  total -= private_weight(booking);
+  booking.output_blocks += count;
+  booking.output_weight += count * ActiveBlocks::kWholeBlock;
+  if (decay_fraction) {
+    const std::uint64_t fraction = to_fixed(*decay_fraction);
+    booking.output_weight = booking.output_blocks * fraction;
+    blocks_.set_fraction(booking.slot, booking.terminal, booking.fraction, fraction);
+    booking.fraction = fraction;
+  }
+  total += private_weight(booking);
+}
+
+std::uint64_t LoadLedger::private_weight(const Booking& booking) const {
+  return booking.unshared_blocks * booking.fraction + booking.output_weight;
+}
+
+std::vector<std::string> LoadLedger::ids_on(ActiveBlocks::Slot slot) const {
+  std::vector<std::string> ids;
+  for (const Booking* booking = oldest_; booking != nullptr; booking = booking->newer) {
+    if (booking->slot == slot) ids.push_back(*booking->id);
+  }
+  return ids;
+}
+
+std::vector<std::string> LoadLedger::sweep(SteadyTime now, std::chrono::nanoseconds expiry, std::size_t count,
+                                           bool& done) {
+  std::vector<std::string> expired;
+  Booking* booking = sweep_at_ != nullptr ? sweep_at_ : oldest_;
+  for (; booking != nullptr && count > 0; booking = booking->newer, --count) {
+    if (!booking->lease.expired()) {
+      booking->orphaned_at.reset();
+    } else if (!booking->orphaned_at) {
+      // Counted from here and not from the last sweep: rather late than early.
+      booking->orphaned_at = now;
+    } else if (now - *booking->orphaned_at >= expiry) {
+      expired.push_back(*booking->id);
+    }
+  }
+  done = booking == nullptr;
+  sweep_at_ = booking;
+  return expired;
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,360 @@
+// The way of a request through its partition: repeat or claim its id, wait if it must, choose, book.
+
+#include <algorithm>
+#include <utility>
+
+#include "epp/selection/partition.hpp"
+
+namespace handoff::epp {
+namespace {
+
+// Where a worker does not say how many tokens it batches, it counts as one that is never busy by fraction.
+constexpr std::uint64_t kUnknownBatchTokens = 10'000'000;
+// Callers that may wait for one id at the same time.
+constexpr std::size_t kMaxParties = 16;
+
+bool allows(const SelectRequest& request, WorkerRank rank) {
+  if (request.pinned_worker && *request.pinned_worker != rank) return false;
+  const auto& allowed = request.allowed_workers;
+  return !allowed || std::binary_search(allowed->begin(), allowed->end(), rank.worker);
+}
+
+}  // namespace
+
+std::optional<Partition::Waiting> Partition::submit(PreparedRequest request, SelectionCallback done) {
+  After after;
+  std::optional<Waiting> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    after.now = clock_();
+    waiting = submit_locked(request, done, after);
+  }
+  finish(after);
+  return waiting;
+}
+
+std::optional<Partition::Waiting> Partition::submit_locked(PreparedRequest& request, SelectionCallback& done,
+                                                           After& after) {
+  const std::string& id = request.request.selection_id;
+  if (request.book) {
+    if (Booking* booking = ledger_.find(id)) {
+      after.answers.add(std::move(done), repeat(*booking, request));
+      return std::nullopt;
+    }
+    if (const auto same = waiting_ids_.find(id); same != waiting_ids_.end()) {
+      return join_waiter(same->second, done, after);
+    }
+  }
+  std::optional<SelectionError> refusal;
+  EarlyLifecycle early;
+  if (stopped_) {
+    refusal = SelectionError{SelectionErrorCode::kShuttingDown, "the selection service is shutting down"};
+  } else if (ranks_.schedulable_ranks() == 0) {
+    refusal = SelectionError{SelectionErrorCode::kNotReady, "no schedulable worker for this model and group"};
+  } else if (request.request.queue_deadline && *request.request.queue_deadline <= after.now) {
+    refusal = SelectionError{SelectionErrorCode::kDeadlineExceeded, "the queue deadline has passed"};
+    ++stats_.deadline_exceeded;
+  } else if (request.book) {
+    refusal = claim(id, after.now, early);
+  }
+  if (refusal) {
+    if (refusal->code != SelectionErrorCode::kDeadlineExceeded) ++stats_.failed;
+    after.answers.add(std::move(done), std::move(*refusal));
+    return std::nullopt;
+  }
+  if (const auto entry = must_wait(request, after.now)) return enqueue(*entry, request, early, done, after);
+  auto result = decide(request, early, after);
+  after.answers.add(std::move(done), std::move(result));
+  return std::nullopt;
+}
+
+std::optional<SelectionError> Partition::claim(const std::string& id, SteadyTime now, EarlyLifecycle& early) {
+  switch (directory_.claim(id, shared_from_this(), now, early)) {
+    case ReservationDirectory::Claim::kClaimed:
+      return std::nullopt;
+    case ReservationDirectory::Claim::kFinished:
+      return SelectionError{SelectionErrorCode::kFinished, "the reservation was already freed"};
+    case ReservationDirectory::Claim::kAlreadyHere:
+    case ReservationDirectory::Claim::kElsewhere:
+      break;
+  }
+  return SelectionError{SelectionErrorCode::kConflict, "the reservation id is in use for another partition"};
+}
+
+// The same id while the first call still waits: one booking, and every caller gets it.
+std::optional<Partition::Waiting> Partition::join_waiter(Ticket ticket, SelectionCallback& done,
+                                                         After& after) {
+  Waiter& waiter = waiters_.at(ticket);
+  if (waiter.parties.size() >= kMaxParties) {
+    ++stats_.failed;
+    after.answers.add(std::move(done),
+                      SelectionError{SelectionErrorCode::kConflict, "too many calls wait for this id"});
+    return std::nullopt;
+  }
+  waiter.parties.push_back({next_party_++, std::move(done)});
+  return Waiting{ticket, waiter.parties.back().number};
+}
+
+Result<Selection> Partition::repeat(Booking& booking, const PreparedRequest& request) {
+  if (!allows(request.request, booking.facts.rank)) {
+    ++stats_.failed;
+    return {SelectionErrorCode::kConflict, "the id is booked on a worker that this request does not allow"};
+  }
+  ++stats_.repeated_bookings;
+  Selection selection;
+  selection.selection_id = *booking.id;
+  selection.facts = booking.facts;
+  selection.worker = booking.worker;
+  selection.booked = true;
+  selection.repeated = true;
+  selection.attempt = booking.attempt;
+  selection.load = load_of(booking.slot);
+  auto token = booking.lease.lock();
+  if (token == nullptr) {
+    token = std::make_shared<const Lease::Token>();
+    booking.lease = token;
+  }
+  selection.lease = Lease(std::move(token));
+  return selection;
+}
+
+std::optional<QueueEntry> Partition::must_wait(const PreparedRequest& request, SteadyTime now) {
+  if (request.request.advisory || !profile_.queues()) return std::nullopt;
+  filter_.collect_for_admission(request, now, candidates_);
+  // Nobody to wait for: the choice itself says why.
+  if (candidates_.error) return std::nullopt;
+
+  choice_.load_inputs(request);
+  std::uint64_t best_cached = 0;
+  for (const auto slot : candidates_.slots) {
+    best_cached = std::max(best_cached, cached_tokens(request.cost, choice_.inputs_of(slot, request)));
+  }
+  QueueEntry entry;
+  entry.raw_isl_tokens = request.isl_tokens;
+  entry.cached_tokens = best_cached;
+  const std::uint64_t uncached = request.isl_tokens - best_cached;
+  entry.cost = std::max<std::uint64_t>(1, uncached);
+  entry.class_index = profile_.classify(request.request.policy_class, uncached);
+  const PolicyClass& policy_class = profile_.policy_classes[entry.class_index];
+  if (!policy_class.queues()) return std::nullopt;
+  if (queue_.backlog(entry.class_index) == 0 && !all_busy(policy_class, candidates_.slots)) {
+    return std::nullopt;
+  }
+  entry.pinned_lane = candidates_.lane;
+  entry.strict_priority = request.request.strict_priority;
+  entry.deadline = request.request.queue_deadline;
+  const std::chrono::duration<double> arrival = now - created_;
+  entry.score =
+      queue_score(policy_class.queue_policy, request.request.priority_jump, arrival.count(), entry.cost);
+  return entry;
+}
+
+std::optional<Partition::Waiting> Partition::enqueue(QueueEntry entry, PreparedRequest& request,
+                                                     const EarlyLifecycle& early, SelectionCallback& done,
+                                                     After& after) {
+  entry.ticket = next_ticket_++;
+  if (auto rejection = queue_.push(entry, ranks_.schedulable_workers())) {
+    ++stats_.rejected_by_limit;
+    if (request.book) directory_.release(request.request.selection_id, early, after.now);
+    SelectionError error{SelectionErrorCode::kQueueRejected, "the queue of its policy class is full"};
+    error.rejection = std::move(rejection);
+    after.answers.add(std::move(done), std::move(error));
+    return std::nullopt;
+  }
+  ++stats_.queued;
+  const Waiting place{entry.ticket, next_party_++};
+  if (request.book) waiting_ids_.emplace(request.request.selection_id, entry.ticket);
+  Waiter& waiter = waiters_[entry.ticket];
+  waiter.prepared = std::move(request);
+  waiter.since = after.now;
+  waiter.early = early;
+  waiter.parties.push_back({place.party, std::move(done)});
+  // A lane of its own or a class with backlog may well be dispatchable already.
+  drain(after);
+  if (!waiters_.contains(place.ticket)) return std::nullopt;
+  return place;
+}
+
+void Partition::drain(After& after) {
+  if (queue_.empty()) return;
+  for (const Ticket ticket : queue_.take_expired(after.now)) {
+    ++stats_.deadline_exceeded;
+    answer_waiter(ticket, {SelectionErrorCode::kDeadlineExceeded, "the queue deadline has passed"}, after);
+  }
+  const AdmissionQueue::Ready ready = [&](Ticket ticket) { return can_dispatch(ticket, after.now); };
+  while (const auto ticket = queue_.pop(ready)) dispatch(*ticket, after);
+}
+
+bool Partition::can_dispatch(Ticket ticket, SteadyTime now) {
+  const PreparedRequest& request = waiters_.at(ticket).prepared;
+  filter_.collect_for_admission(request, now, candidates_);
+  if (candidates_.error) return true;
+  return !all_busy(profile_.policy_classes[queue_.class_of(ticket)], candidates_.slots);
+}
+
+void Partition::dispatch(Ticket ticket, After& after) {
+  auto node = waiters_.extract(ticket);
+  Waiter& waiter = node.mapped();
+  PreparedRequest& request = waiter.prepared;
+  if (request.book) waiting_ids_.erase(request.request.selection_id);
+  const auto waited = after.now - waiter.since;
+  ++stats_.dispatched_from_queue;
+  stats_.queue_wait += waited;
+  if (config_.overlap_refresh_after.count() > 0 && waited > config_.overlap_refresh_after) {
+    match(request, after.now);
+  }
+  const bool book = request.book;
+  // The first caller's answer makes the booking, the others repeat it.
+  const SelectRequest reference = waiter.parties.size() > 1 ? request.request : SelectRequest{};
+  auto first = decide(request, waiter.early, after);
+  if (first) first->waited = waited;
+  std::optional<SelectionError> error;
+  if (!first) error = first.error();
+  after.answers.add(std::move(waiter.parties.front().done), std::move(first));
+  for (std::size_t i = 1; i < waiter.parties.size(); ++i) {
+    if (error || !book) {
+      after.answers.add(std::move(waiter.parties[i].done), *error);
+      continue;
+    }
+    PreparedRequest again;
+    again.request = reference;
+    after.answers.add(std::move(waiter.parties[i].done),
+                      repeat(*ledger_.find(reference.selection_id), again));
+  }
+}
+
+void Partition::answer_waiter(Ticket ticket, const SelectionError& error, After& after) {
+  auto node = waiters_.extract(ticket);
+  if (node.empty()) return;
+  Waiter& waiter = node.mapped();
+  if (waiter.prepared.book) {
+    const std::string& id = waiter.prepared.request.selection_id;
+    waiting_ids_.erase(id);
+    directory_.release(id, waiter.early, after.now);
+  }
+  for (Party& party : waiter.parties) after.answers.add(std::move(party.done), error);
+}
+
+bool Partition::cancel(Waiting place) {
+  After after;
+  bool removed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    after.now = clock_();
+    const auto found = waiters_.find(place.ticket);
+    if (found == waiters_.end()) return false;
+    auto& parties = found->second.parties;
+    const auto party = std::find_if(parties.begin(), parties.end(),
+                                    [&](const Party& entry) { return entry.number == place.party; });
+    if (party == parties.end()) return false;
+    removed = true;
+    ++stats_.cancelled;
+    const SelectionError error{SelectionErrorCode::kCancelled, "cancelled while waiting"};
+    after.answers.add(std::move(party->done), error);
+    parties.erase(party);
+    if (parties.empty()) {
+      queue_.remove(place.ticket);
+      answer_waiter(place.ticket, error, after);
+      // It may have been the head that others could not pass.
+      drain(after);
+    }
+  }
+  finish(after);
+  return removed;
+}
+
+Result<Selection> Partition::decide(PreparedRequest& request, const EarlyLifecycle& early, After& after) {
+  filter_.collect_for_choice(request, after.now, candidates_);
+  if (candidates_.error) return fail(request, early, std::move(*candidates_.error), after.now);
+  if (request.book && ledger_.size() >= config_.limits.max_reservations) {
+    return fail(request, early, {SelectionErrorCode::kReservationsFull, "too many live reservations"},
+                after.now);
+  }
+  Selection selection;
+  if (request.request.explain) selection.explanation = std::make_unique<Explanation>();
+  const auto chosen = choice_.choose(request, candidates_, filter_, selection.explanation.get());
+  selection.selection_id = request.request.selection_id;
+  selection.facts = chosen.facts;
+  selection.worker = ranks_[chosen.slot].worker;
+  selection.load = load_of(chosen.slot);
+  if (profile_.queues()) {
+    const auto uncached = chosen.facts.effective_prefill_tokens;
+    const PolicyClass& policy_class =
+        profile_.policy_classes[profile_.classify(request.request.policy_class, uncached)];
+    if (policy_class.queues()) selection.prefill_busy = busy(policy_class, chosen.slot);
+    if (selection.explanation != nullptr) selection.explanation->policy_class = policy_class.name;
+  }
+  if (request.request.return_booking_facts) selection.sequence_hashes = request.sequence_hashes;
+  ++stats_.selections;
+  if (request.book) book(request, chosen.slot, early, selection, after);
+  return selection;
+}
+
+SelectionError Partition::fail(const PreparedRequest& request, const EarlyLifecycle& early,
+                               SelectionError error, SteadyTime now) {
+  ++stats_.failed;
+  if (request.book) directory_.release(request.request.selection_id, early, now);
+  return error;
+}
+
+void Partition::book(PreparedRequest& request, RankTable::Slot slot, const EarlyLifecycle& early,
+                     Selection& selection, After& after) {
+  const SelectionFacts& facts = selection.facts;
+  BookingLoad load;
+  if (facts.track_prefill_tokens && !early.prefill_complete) {
+    load.prefill_tokens = facts.effective_prefill_tokens;
+  }
+  if (request.shares_blocks) {
+    load.sequence_hashes = request.sequence_hashes;
+  } else {
+    load.unshared_blocks = request.tracked_blocks;
+  }
+  load.isl_tokens = request.isl_tokens;
+  load.block_size = block_size_;
+  load.expected_output_tokens = request.request.expected_output_tokens;
+  load.tracks_blocks = config_.options.track_blocks;
+
+  Booking& booking = ledger_.book(request.request.selection_id, slot, load);
+  const auto token = std::make_shared<const Lease::Token>();
+  booking.facts = facts;
+  booking.worker = selection.worker;
+  booking.lease = token;
+  if (early.output_tokens > 0) {
+    ledger_.report_output(booking, early.output_tokens, config_.track_output_blocks);
+  }
+  selection.booked = true;
+  selection.attempt = booking.attempt;
+  selection.lease = Lease(token);
+  ++stats_.bookings;
+  bind_session(request.request, facts.rank, after.now);
+  if (ranks_[slot].predicts && overlaps_ != nullptr && config_.router_ttl.count() > 0 &&
+      !request.sequence_hashes.empty()) {
+    after.predictions.push_back({facts.rank, std::move(request.sequence_hashes)});
+  }
+}
+
+void Partition::bind_session(const SelectRequest& request, WorkerRank rank, SteadyTime now) {
+  if (config_.affinity.mode == AffinityMode::kOff || !request.session) return;
+  if (request.session->final) {
+    affinity_.end(request.session->session_id);
+  } else if (!affinity_.bind(request.session->session_id, rank, now)) {
+    ++stats_.affinity_table_full;
+  }
+}
+
+bool Partition::all_busy(const PolicyClass& policy_class, const std::vector<RankTable::Slot>& slots) const {
+  return std::all_of(slots.begin(), slots.end(),
+                     [&](RankTable::Slot slot) { return busy(policy_class, slot); });
+}
+
+bool Partition::busy(const PolicyClass& policy_class, RankTable::Slot slot) const {
+  const std::uint64_t active = ledger_.load(slot).active_prefill_tokens;
+  if (policy_class.prefill_busy_threshold && active > *policy_class.prefill_busy_threshold) return true;
+  if (!policy_class.prefill_busy_threshold_frac) return false;
+  const std::uint64_t capacity =
+      ranks_[slot].worker->spec.max_num_batched_tokens.value_or(kUnknownBatchTokens);
+  return static_cast<double>(active) >
+         *policy_class.prefill_busy_threshold_frac * static_cast<double>(capacity);
+}
+
+}  // namespace handoff::epp

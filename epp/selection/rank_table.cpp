@@ -1,0 +1,74 @@
+#include "epp/selection/rank_table.hpp"
+
+#include <limits>
+#include <utility>
+
+namespace handoff::epp {
+namespace {
+
+constexpr RankTable::Slot kNoSlot = std::numeric_limits<RankTable::Slot>::max();
+
+}  // namespace
+
+std::optional<RankTable::Slot> RankTable::find(WorkerRank rank) const {
+  const auto found = by_rank_.find(rank);
+  if (found == by_rank_.end()) return std::nullopt;
+  return found->second;
+}
+
+RankTable::Slot RankTable::put(RankState state) {
+  Slot slot = 0;
+  if (const auto known = find(state.rank)) {
+    slot = *known;
+    count(slots_[slot], false);
+  } else {
+    if (free_.empty()) {
+      slot = static_cast<Slot>(slots_.size());
+      slots_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    by_rank_.emplace(state.rank, slot);
+  }
+  if (state.index_slot) {
+    if (*state.index_slot >= by_index_slot_.size()) by_index_slot_.resize(*state.index_slot + 1, kNoSlot);
+    by_index_slot_[*state.index_slot] = slot;
+  }
+  count(state, true);
+  slots_[slot] = std::move(state);
+  return slot;
+}
+
+void RankTable::erase(Slot slot) {
+  count(slots_[slot], false);
+  by_rank_.erase(slots_[slot].rank);
+  // Rows that waiting requests got for it may not be taken for those of a successor.
+  if (const auto index_slot = slots_[slot].index_slot) by_index_slot_[*index_slot] = kNoSlot;
+  slots_[slot] = RankState{};
+  free_.push_back(slot);
+}
+
+std::optional<RankTable::Slot> RankTable::slot_of(const RankOverlap& row) const {
+  if (row.slot >= by_index_slot_.size()) return std::nullopt;
+  const Slot slot = by_index_slot_[row.slot];
+  // Index slots are used again; the rank itself decides.
+  if (slot >= slots_.size() || slots_[slot].worker == nullptr || slots_[slot].rank != row.rank) {
+    return std::nullopt;
+  }
+  return slot;
+}
+
+void RankTable::count(const RankState& state, bool arrives) {
+  if (!state.schedulable) return;
+  if (arrives) {
+    ++schedulable_;
+    ++workers_[state.rank.worker];
+    return;
+  }
+  --schedulable_;
+  const auto worker = workers_.find(state.rank.worker);
+  if (--worker->second == 0) workers_.erase(worker);
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,4 @@
+find_package(benchmark REQUIRED)
+
+add_executable(selection_bench selection_bench.cpp)
+target_link_libraries(selection_bench PRIVATE handoff_compile_options handoff_selection benchmark::benchmark)

@@ -1,0 +1,170 @@
+#include "epp/selection/index_overlap_source.hpp"
+
+#include <numeric>
+
+#include "epp/kv_index/block_hash.hpp"
+#include "tests/unit/epp/selection/selection_fixture.hpp"
+
+namespace handoff::epp {
+namespace {
+
+using test::seconds;
+
+// Records who is followed; events are put into the index by the test.
+struct FollowLog {
+  std::map<WorkerRank, KvSubscription> followed;
+  std::string refusal;
+};
+
+class HandSubscriptions final : public KvEventSubscriptions {
+ public:
+  explicit HandSubscriptions(FollowLog& log) : log_(log) {}
+  std::string subscribe(const KvSubscription& subscription) override {
+    if (log_.refusal.empty()) {
+      EXPECT_TRUE(log_.followed.emplace(subscription.rank, subscription).second);
+    }
+    return log_.refusal;
+  }
+  void unsubscribe(WorkerRank rank) override { EXPECT_EQ(log_.followed.erase(rank), 1u); }
+
+ private:
+  FollowLog& log_;
+};
+
+// The service over a real block index, with real hashes.
+class RealIndex : public test::SelectionFixture {
+ protected:
+  void TearDown() override { service.reset(); }  // before the log it writes to
+
+  void start_real(SelectorConfig config) {
+    SelectionEnvironment environment;
+    environment.clock = [this] { return clock.now(); };
+    environment.random = [this] { return ++random_calls; };
+    BlockIndexOptions options;
+    options.max_blocks = 1 << 16;
+    environment.overlap_source = index_overlap_sources(config, options, [this](BlockIndex& made) {
+      index = &made;
+      return std::make_unique<HandSubscriptions>(subscriptions);
+    });
+    service = std::move(*SelectionService::create(std::move(config), std::move(environment)));
+  }
+
+  static std::vector<std::uint32_t> tokens(std::uint32_t first, std::size_t count) {
+    std::vector<std::uint32_t> made(count);
+    std::iota(made.begin(), made.end(), first);
+    return made;
+  }
+  SelectRequest prompt(std::string id, const std::vector<std::uint32_t>& ids) {
+    TokenPrompt made;
+    made.token_ids = ids;
+    return request(std::move(id), made);
+  }
+  // As an engine would announce it.
+  void stored(WorkerRank rank, Tier tier, const std::vector<std::uint32_t>& ids) {
+    RequestHashes hashes;
+    hash_request(ids, test::kBlockSize, {}, hashes);
+    std::vector<std::uint64_t> engine;
+    for (const auto hash : hashes.sequence) engine.push_back(hash + 1);
+    index->apply_stored(rank, tier, {std::nullopt, engine, hashes.local});
+  }
+
+  FollowLog subscriptions;
+  BlockIndex* index = nullptr;
+};
+
+TEST_F(RealIndex, EventsOfAWorkerDrawItsPrefixesToIt) {
+  start_real({});
+  add_workers(4);
+  const auto ids = tokens(1, 100);
+  stored({3, 0}, Tier::device, tokens(1, 64));
+  stored({2, 0}, Tier::host, tokens(1, 64));
+  const auto chosen = ask(prompt("a", ids));
+  EXPECT_EQ(chosen->facts.rank.worker, 3u);
+  EXPECT_EQ(chosen->facts.overlap.device, 64u);
+  EXPECT_EQ(chosen->facts.effective_prefill_tokens, 36u);
+  const auto host = ask(pinned(prompt("a", ids), 2));
+  EXPECT_EQ(host->facts.overlap.device, 0u);
+  EXPECT_EQ(host->facts.overlap.host, 64u);
+  EXPECT_EQ(host->facts.effective_prefill_tokens, 52u);
+  EXPECT_EQ(ask(prompt("a", tokens(2, 100)))->facts.overlap.disk, 0u);
+}
+
+TEST_F(RealIndex, RanksAreFollowedAtTheirOwnAddresses) {
+  start_real({});
+  WorkerSpec parallel = spec(1);
+  parallel.data_parallel_start_rank = 2;
+  parallel.data_parallel_size = 2;
+  parallel.kv_events_endpoint = "tcp://host:5557";
+  parallel.replay_endpoint = "tcp://host:6000";
+  ASSERT_TRUE(service->upsert_worker(parallel));
+  ASSERT_EQ(subscriptions.followed.size(), 2u);
+  const KvSubscription wanted{{1, 3}, "tcp://host:5560", "tcp://host:6003", 16, false, 2, 2};
+  EXPECT_EQ((subscriptions.followed.at({1, 3})), wanted);
+  // The same declaration again changes nothing.
+  stored({1, 2}, Tier::device, tokens(1, 64));
+  ASSERT_TRUE(service->upsert_worker(parallel));
+  EXPECT_EQ(ask(prompt("a", tokens(1, 64)))->facts.rank.rank, 2u);
+  EXPECT_EQ(ask(prompt("a", tokens(1, 64)))->facts.overlap.device, 64u);
+  // A new publisher: what the old one said is forgotten.
+  parallel.kv_events_endpoint = "tcp://other:5557";
+  ASSERT_TRUE(service->upsert_worker(parallel));
+  EXPECT_EQ(subscriptions.followed.at({1, 2}).events_endpoint, "tcp://other:5559");
+  EXPECT_EQ(ask(prompt("a", tokens(1, 64)))->facts.overlap.device, 0u);
+  ASSERT_TRUE(service->delete_worker(1));
+  EXPECT_TRUE(subscriptions.followed.empty());
+}
+
+TEST_F(RealIndex, AnAddressThatCannotBeFollowedIsToldAndServedByLoad) {
+  start_real({});
+  subscriptions.refusal = "no such transport";
+  add_workers(1);
+  EXPECT_EQ(service->kv_problems(), std::vector<std::string>{"worker 1 rank 0: no such transport"});
+  EXPECT_TRUE(ask(prompt("a", tokens(1, 64))));
+  ASSERT_TRUE(service->delete_worker(1));
+  EXPECT_TRUE(service->kv_problems().empty());
+}
+
+TEST_F(RealIndex, AWorkerThatReturnsHoldsNothing) {
+  start_real({});
+  add_workers(2);
+  stored({1, 0}, Tier::device, tokens(1, 64));
+  ASSERT_TRUE(service->delete_worker(1));
+  ASSERT_TRUE(service->upsert_worker(spec(1)));
+  EXPECT_EQ(ask(pinned(prompt("a", tokens(1, 64)), 1))->facts.overlap.device, 0u);
+}
+
+TEST_F(RealIndex, BookingsTeachAboutWorkersWithoutEvents) {
+  start_real({});
+  for (WorkerId id = 1; id <= 4; ++id) {
+    WorkerSpec quiet = spec(id);
+    quiet.kv_events = false;
+    ASSERT_TRUE(service->upsert_worker(quiet));
+  }
+  EXPECT_TRUE(subscriptions.followed.empty());
+  const auto ids = tokens(1, 64);
+  EXPECT_EQ(ask(prompt("q", ids))->facts.overlap.device, 0u);
+  EXPECT_EQ(ask(prompt("q", ids))->facts.overlap.device, 0u);
+  const auto home = book(prompt("a", ids)).facts.rank;
+  service->free_reservation({"a"});
+  const auto again = ask(prompt("b", ids));
+  EXPECT_EQ(again->facts.rank, home);
+  EXPECT_EQ(again->facts.overlap.device, 64u);
+  // Lives at least its time, and at most a quarter longer.
+  clock.advance(seconds(151));
+  EXPECT_EQ(ask(prompt("c", ids))->facts.overlap.device, 0u);
+}
+
+TEST_F(RealIndex, WithoutEventsAndPredictionsItIsLoadOnly) {
+  SelectorConfig config;
+  config.use_kv_events = false;
+  config.router_ttl = seconds(0);
+  start_real(config);
+  add_workers(2);
+  EXPECT_TRUE(subscriptions.followed.empty());
+  book(prompt("a", tokens(1, 64)));
+  service->free_reservation({"a"});
+  EXPECT_EQ(ask(prompt("b", tokens(1, 64)))->facts.overlap.device, 0u);
+}
+
+}  // namespace
+}  // namespace handoff::epp
