@@ -179,6 +179,7 @@ Awaitable<> DisaggregatedExchange::run_leg(Leg& leg) {
   leg.timer.reset();
   leg.finished = true;
   leg.failure = failure;
+  services_.lingering.erase(leg.upstream.get());
   auto& record = request_->record.leg(leg.role);
   if (!leg.given_up || record.failure == LegFailure::none) record_leg(record, *leg.upstream, failure);
   if (failure != LegFailure::none || leg.given_up) leg.upstream->close();
@@ -277,7 +278,8 @@ void DisaggregatedExchange::give_up(Leg& leg) {
   leg.given_up = true;
   leg.wake.notify();
   if (!leg.upstream || leg.finished) return;
-  if (leg.linger.count() > 0 && !leg.upstream->reply_started()) {
+  if (leg.linger.count() > 0 && !leg.upstream->reply_started() && !services_.ending) {
+    services_.lingering.insert(leg.upstream.get());
     leg.timer.emplace(services_.deadlines, [&leg] { leg.upstream->cancel(); });
     leg.timer->arm(leg.linger);
     return;
