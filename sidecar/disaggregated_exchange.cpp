@@ -185,6 +185,7 @@ Awaitable<> DisaggregatedExchange::run_leg(Leg& leg) {
   leg.timer.reset();
   leg.finished = true;
   leg.failure = failure;
+  services_.lingering.erase(leg.upstream.get());
   auto& record = request_->record.leg(leg.role);
   if (!leg.given_up || record.failure == LegFailure::none) record_leg(record, *leg.upstream, failure);
   if (failure != LegFailure::none || leg.given_up) leg.upstream->close();
@@ -286,7 +287,8 @@ void DisaggregatedExchange::give_up(Leg& leg) {
   leg.given_up = true;
   leg.wake.notify();
   if (!leg.upstream || leg.finished) return;
-  if (leg.linger.count() > 0 && !leg.upstream->reply_started()) {
+  if (leg.linger.count() > 0 && !leg.upstream->reply_started() && !services_.ending) {
+    services_.lingering.insert(leg.upstream.get());
     leg.timer.emplace(services_.deadlines, [&leg] { leg.upstream->cancel(); });
     leg.timer->arm(leg.linger);
     return;
@@ -381,7 +383,9 @@ Answer DisaggregatedExchange::failed_leg_answer(const Leg& leg) {
 Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
   const bool is_prefill = leg.role == HANDOFF_ROLE_PREFILL;
   const auto status = leg.failure == LegFailure::none ? leg.upstream->head().status : 0;
-  if (status >= 400 && status < 500) {  // about the client's own request: its words, not ours
+  // A reply that was passed to the backend in pieces, or dropped, can't be relayed under its own length.
+  const bool has_words = status != 0 && leg.collected.size() == leg.upstream->body_bytes();
+  if (status >= 400 && status < 500 && has_words) {  // about the client's own request: its words, not ours
     settled_ = true;
     give_up_all();
     const auto end = co_await relay_.relay(*leg.upstream, leg.collected, true);
@@ -399,17 +403,19 @@ Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
     co_await answer(error);
     co_return;
   }
-  if (leg.role == HANDOFF_ROLE_DECODE) {
+  if (leg.role == HANDOFF_ROLE_DECODE && has_words) {
     settled_ = true;
     const auto end = co_await relay_.relay(*leg.upstream, leg.collected, true);
     note_relay_end(end);
     co_return;
   }
-  const bool keeps_status = status == 500 || status == 502 || status == 503 || status == 504;
-  const auto error =
-      is_prefill ? SidecarError::prefill_upstream_error : SidecarError::auxiliary_upstream_error;
+  const bool is_known = status < 500 || status == 500 || status == 502 || status == 503 || status == 504;
+  const bool keeps_status = is_known && status >= 400 && leg.role != HANDOFF_ROLE_AUXILIARY;
+  auto error = SidecarError::auxiliary_upstream_error;
+  if (is_prefill) error = SidecarError::prefill_upstream_error;
+  if (leg.role == HANDOFF_ROLE_DECODE) error = SidecarError::decode_upstream_error;
   auto made = made_error(error, is_prefill ? "The prefill engine failed." : "An engine failed.",
-                         keeps_status && is_prefill ? status : 502);
+                         keeps_status ? status : 502);
   if (const auto* retry_after = leg.upstream->head().find(HeaderClass::retry_after)) {
     made.headers.emplace_back("retry-after", retry_after->value);
   }

@@ -30,14 +30,16 @@ Awaitable<> EngineHealth::run() {
   while (!stopped_) {
     const bool healthy = co_await is_healthy();
     if (stopped_) co_return;
-    if (!known || healthy != services_.readiness.engine_healthy()) {
+    const bool is_news = !known || healthy != services_.readiness.engine_healthy();
+    known = true;
+    services_.readiness.set_engine_healthy(
+        healthy);  // before it is told: who reads the line may ask /ready at once
+    if (is_news) {
       telemetry::LogLine(healthy ? telemetry::Level::info : telemetry::Level::warn, "engine_health")
           .field("healthy", healthy)
           .field("engine", services_.plan.local_engine.authority)
           .field("path", path_);
     }
-    known = true;
-    services_.readiness.set_engine_healthy(healthy);
     timer_.expires_after(healthy ? interval_ : std::min(interval_, kWhileUnhealthy));
     co_await timer_.async_wait(net::as_tuple(kUseAwaitable));
   }

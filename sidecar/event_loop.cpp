@@ -58,7 +58,9 @@ EventLoop::EventLoop(const SharedPlan& plan, Readiness& readiness,
                 .scratch = scratch_,
                 .backend = backend_.get(),
                 .backend_services = &backend_services_,
-                .draining = false},
+                .draining = false,
+                .ending = false,
+                .lingering = {}},
       max_sessions_(std::max<std::size_t>(1, static_cast<std::size_t>(plan.config.max_connections) / loops)),
       id_prefix_(random_prefix()) {}
 
@@ -117,7 +119,7 @@ void EventLoop::accept(Socket socket, Surface surface) {
 
 void EventLoop::publish_counts() {
   session_count_.store(sessions_.size(), std::memory_order_relaxed);
-  background_count_.store(background_.running(), std::memory_order_relaxed);
+  background_count_.store(background_.running() + services_.lingering.size(), std::memory_order_relaxed);
 }
 
 void EventLoop::close_listeners() {
@@ -152,6 +154,8 @@ void EventLoop::finish() {
     for (const auto& listener : listeners_) listener->close();
     if (health_) health_->stop();
     background_.cancel();
+    services_.ending = true;  // what is given up from now on does not linger
+    for (auto* leg : services_.lingering) leg->cancel();
     for (auto& session : sessions_) session.abandon();
     pool_.close_idle();
     deadlines_.stop();

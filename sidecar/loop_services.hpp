@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ struct LoopServices {
   BackendInstance* backend = nullptr;
   BackendServices* backend_services = nullptr;
   bool draining = false;
+  bool ending = false;
+  std::set<UpstreamLeg*> lingering;  // legs that may outlive their exchange; the loop's end cancels them
 };
 
 }  // namespace handoff::sidecar

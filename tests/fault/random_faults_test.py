@@ -96,6 +96,7 @@ class Request:
 
     def __init__(self, rng, run, number):
         self.number = number
+        self.falls_back = run.falls_back
         self.shape = rng.choice(run.palette) if rng.random() < 0.85 else rng.choice(run.others)
         self.headers = [("host", "sidecar.test"), ("x-request-id", f"r{number}")]
         self.prefill = None
@@ -160,7 +161,10 @@ class Request:
         harmless = fault is None or fault.may == faults.HARMLESS
         if answer.status == 200 and shape.status == 200:
             wrong = shapes.check_body(shape, answer)
-            if fault is not None and fault.never_ok:
+            about_the_request = fault is not None and any(400 <= status < 500 for status in fault.statuses)
+            may_fall_back = self.is_stormy() or not about_the_request
+            fell_back = self.falls_back and fault is self.prefill_fault and may_fall_back
+            if fault is not None and fault.never_ok and not fell_back:
                 return f"200 in spite of {fault.name}"
             if wrong is None or (fault is not None and fault.may == faults.GARBLED and wrong != "wrong KV"):
                 return None
@@ -191,10 +195,16 @@ class Run:
         self.seed = seed
         self.rng = random.Random(seed)
         self.engines = Engines(seed)
+        self.falls_back = self.rng.random() < 0.25
+        settings = {
+            **SETTINGS,
+            "DYN_DECODE_ENGINE_PORT": str(self.engines.decode.port),
+            "DYN_SIDECAR_ON_PREFILL_FAILURE": "decode-only" if self.falls_back else "error",
+            "DYN_SIDECAR_PREFILL_RETRIES": self.rng.choice(("0", "0", "2")),
+            "DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS": "50",
+        }
         try:
-            self.sidecar = SidecarProcess(
-                str(BIN / "handoff-sidecar"), log_path,
-                {**SETTINGS, "DYN_DECODE_ENGINE_PORT": str(self.engines.decode.port)})
+            self.sidecar = SidecarProcess(str(BIN / "handoff-sidecar"), log_path, settings)
         except BaseException:
             self.engines.stop()
             raise

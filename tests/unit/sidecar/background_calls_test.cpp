@@ -14,9 +14,7 @@ class BackgroundCallsTest : public LoopCase {
             .body = "body",
             .deadline = deadline};
   }
-  std::uint64_t count(const char* name) const {
-    return counters.value({}, name);
-  }
+  std::uint64_t count(const char* name) const { return counters.value({}, name); }
   bool run_until_idle() {
     return run_until([&] { return calls.running() == 0; });
   }
@@ -26,8 +24,9 @@ class BackgroundCallsTest : public LoopCase {
 };
 
 TEST_F(BackgroundCallsTest, ReadsTheAnswerToItsEndAndCounts) {
-  ScriptedEngine engine(context, {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"),
-                                   Step::wait_for_close()}});
+  ScriptedEngine engine(context,
+                        {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"),
+                          Step::wait_for_close()}});
   calls.start(call_to(engine.address()));
   EXPECT_EQ(calls.running(), 1u);
   EXPECT_TRUE(run_until_idle());
@@ -38,7 +37,8 @@ TEST_F(BackgroundCallsTest, ReadsTheAnswerToItsEndAndCounts) {
 }
 
 TEST_F(BackgroundCallsTest, CountsRefusalsAndFailures) {
-  ScriptedEngine refusing(context, {{Step::read_request(), Step::send("HTTP/1.1 400 x\r\ncontent-length: 0\r\n\r\n")}});
+  ScriptedEngine refusing(
+      context, {{Step::read_request(), Step::send("HTTP/1.1 400 x\r\ncontent-length: 0\r\n\r\n")}});
   ScriptedEngine broken(context, {{Step::read_request(), Step::reset()}});
   calls.start(call_to(refusing.address()));
   calls.start(call_to(broken.address()));

@@ -42,13 +42,15 @@ TEST_F(LegHeadTest, NamesTheEngineAndFramesTheBody) {
 
 TEST_F(LegHeadTest, KeepsEndToEndFieldsAsTheyAreAndInOrder) {
   client_sends("Authorization: Bearer k\r\nX-A: 1\r\nx-a: 2\r\n");
-  EXPECT_EQ(write_leg_head(head(), {}),
-            "POST /v1/x?y=1 HTTP/1.1\r\nhost: [::1]:8001\r\nAuthorization: Bearer k\r\nX-A: 1\r\nx-a: 2\r\n\r\n");
+  EXPECT_EQ(
+      write_leg_head(head(), {}),
+      "POST /v1/x?y=1 HTTP/1.1\r\nhost: [::1]:8001\r\nAuthorization: Bearer k\r\nX-A: 1\r\nx-a: 2\r\n\r\n");
 }
 
 TEST_F(LegHeadTest, DropsWhatIsForUsOrForThisHop) {
   client_sends(
-      "x-prefiller-host-port: a:1\r\nX-Gateway-Destination-Endpoint: b:2\r\nConnection: X-Mine, keep-alive\r\n"
+      "x-prefiller-host-port: a:1\r\nX-Gateway-Destination-Endpoint: b:2\r\nConnection: X-Mine, "
+      "keep-alive\r\n"
       "X-Mine: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\nProxy-Authorization: x\r\nExpect: 100-continue\r\n");
   EXPECT_EQ(write_leg_head(head(), {}), "POST /v1/x?y=1 HTTP/1.1\r\nhost: [::1]:8001\r\n\r\n");
 }
@@ -58,7 +60,8 @@ TEST_F(LegHeadTest, ReplacesAndRemovesFieldsOfTheBackends) {
   const HeaderOverride replaced[] = {{"x-data-parallel-rank", "7"}};
   auto leg = head();
   leg.overrides = replaced;
-  EXPECT_EQ(write_leg_head(leg, {}), "POST /v1/x?y=1 HTTP/1.1\r\nhost: [::1]:8001\r\nx-data-parallel-rank: 7\r\n\r\n");
+  EXPECT_EQ(write_leg_head(leg, {}),
+            "POST /v1/x?y=1 HTTP/1.1\r\nhost: [::1]:8001\r\nx-data-parallel-rank: 7\r\n\r\n");
   const HeaderOverride removed[] = {{"x-data-parallel-rank", ""}};
   leg.overrides = removed;
   EXPECT_EQ(write_leg_head(leg, {}), "POST /v1/x?y=1 HTTP/1.1\r\nhost: [::1]:8001\r\n\r\n");

@@ -1,4 +1,5 @@
-// An event loop for tests of what lives on one: coroutines run to their end on it, engines are played by scripts.
+// An event loop for tests of what lives on one: coroutines run to their end on it, engines are played by
+// scripts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,8 +41,9 @@ struct Step {
 };
 using Script = std::vector<Step>;
 
-/// Plays one script per connection, in the order in which they come. Requests are taken as read at their empty line and,
-/// where they have a Content-Length, with that many bytes. Its coroutines may outlive it, and so share its state.
+/// Plays one script per connection, in the order in which they come. Requests are taken as read at their
+/// empty line and, where they have a Content-Length, with that many bytes. Its coroutines may outlive it, and
+/// so share its state.
 class ScriptedEngine {
  public:
   ScriptedEngine(net::io_context& context, std::vector<Script> scripts)
@@ -53,7 +55,9 @@ class ScriptedEngine {
     state_->acceptor.close(ignored);
   }
 
-  EngineAddress address() const { return make_engine_address("127.0.0.1", state_->acceptor.local_endpoint().port()); }
+  EngineAddress address() const {
+    return make_engine_address("127.0.0.1", state_->acceptor.local_endpoint().port());
+  }
   std::size_t connections() const { return state_->connections; }
   /// Connections whose script has ended.
   std::size_t ended() const { return state_->ended; }
@@ -78,7 +82,8 @@ class ScriptedEngine {
       auto [ec, socket] = co_await state->acceptor.async_accept(kTuple);
       if (ec) co_return;
       const auto script = state->connections++;
-      net::co_spawn(state->acceptor.get_executor(), play(state, std::move(socket), script), [](std::exception_ptr) {});
+      net::co_spawn(state->acceptor.get_executor(), play(state, std::move(socket), script),
+                    [](std::exception_ptr) {});
     }
   }
 
@@ -164,7 +169,8 @@ class LoopCase : public ::testing::Test {
 
   /// Both ends of a connection over loopback.
   std::pair<Socket, Socket> make_connection() {
-    net::basic_socket_acceptor<tcp, Executor> acceptor(context, tcp::endpoint(net::ip::address_v4::loopback(), 0));
+    net::basic_socket_acceptor<tcp, Executor> acceptor(context,
+                                                       tcp::endpoint(net::ip::address_v4::loopback(), 0));
     Socket near(context);
     near.connect(acceptor.local_endpoint());
     Socket far = acceptor.accept();

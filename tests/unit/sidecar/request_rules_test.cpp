@@ -37,9 +37,12 @@ TEST_F(RequestRulesTest, ServesOrRefusesHeads) {
   EXPECT_EQ(head_error("GET http://a/v1/models"), std::nullopt);
   EXPECT_EQ(head_error("CONNECT a:1"), SidecarError::connect_not_supported);
   EXPECT_EQ(head_error("GET v1/models"), SidecarError::bad_request);
-  EXPECT_EQ(head_error("GET /", "Connection: upgrade\r\nUpgrade: websocket\r\n"), SidecarError::upgrade_not_supported);
-  EXPECT_EQ(head_error("GET /", "Connection: upgrade\r\nUpgrade: h2c\r\n"), std::nullopt) << "declined by answering";
-  EXPECT_EQ(head_error("GET /", "Upgrade: websocket\r\n"), std::nullopt) << "not named by Connection: for another hop";
+  EXPECT_EQ(head_error("GET /", "Connection: upgrade\r\nUpgrade: websocket\r\n"),
+            SidecarError::upgrade_not_supported);
+  EXPECT_EQ(head_error("GET /", "Connection: upgrade\r\nUpgrade: h2c\r\n"), std::nullopt)
+      << "declined by answering";
+  EXPECT_EQ(head_error("GET /", "Upgrade: websocket\r\n"), std::nullopt)
+      << "not named by Connection: for another hop";
   EXPECT_EQ(head_error("POST /", "Expect: 100-continue\r\n"), std::nullopt);
   EXPECT_EQ(head_error("POST /", "Expect: something\r\n"), SidecarError::expectation_failed);
 }
@@ -73,8 +76,10 @@ TEST_F(RequestRulesTest, ReadsTheRoutingHeader) {
     return refusal ? refusal->error : SidecarError::bad_request;
   };
   EXPECT_EQ(refused("x-prefiller-host-port: nonsense\r\n"), SidecarError::invalid_epp_metadata);
-  EXPECT_EQ(refused("x-prefiller-host-port: a:1\r\nX-Prefiller-Host-Port: a:1\r\n"), SidecarError::invalid_epp_metadata);
-  EXPECT_EQ(refused("x-prefiller-host-port: a:1\r\n"), SidecarError::pd_adapter_unavailable) << "no backend is loaded";
+  EXPECT_EQ(refused("x-prefiller-host-port: a:1\r\nX-Prefiller-Host-Port: a:1\r\n"),
+            SidecarError::invalid_epp_metadata);
+  EXPECT_EQ(refused("x-prefiller-host-port: a:1\r\n"), SidecarError::pd_adapter_unavailable)
+      << "no backend is loaded";
   plan_.allowlist = std::get<PrefillAllowlist>(parse_prefill_allowlist("10.0.0.0/8"));
   EXPECT_EQ(refused("x-prefiller-host-port: 192.168.0.1:80\r\n"), SidecarError::prefill_endpoint_not_allowed);
   EXPECT_EQ(refused("x-prefiller-host-port: 10.1.2.3:80\r\n"), SidecarError::pd_adapter_unavailable);
@@ -113,8 +118,8 @@ TEST_F(RequestRulesTest, LooksIntoBodies) {
       {"no body", "", "", std::nullopt, std::nullopt},
       {"a forged handoff", R"({"kv_transfer_params":{"a":1}})", "", SidecarError::invalid_pd_request,
        SidecarError::invalid_pd_request},
-      {"under an escaped name", R"({"kv_transfer\u005fparams":{"a":1}})", "", SidecarError::invalid_pd_request,
-       SidecarError::invalid_pd_request},
+      {"under an escaped name", R"({"kv_transfer\u005fparams":{"a":1}})", "",
+       SidecarError::invalid_pd_request, SidecarError::invalid_pd_request},
       {"an empty one harms nobody", R"({"kv_transfer_params":{}})", "", std::nullopt, std::nullopt},
       {"cut off", R"({"prompt":)", "", SidecarError::invalid_pd_request, std::nullopt},
       {"an array is the engine's to refuse", "[1]", "", std::nullopt, std::nullopt},
@@ -127,7 +132,8 @@ TEST_F(RequestRulesTest, LooksIntoBodies) {
     SCOPED_TRACE(row.why);
     for (const bool strict : {true, false}) {
       const auto refusal = check_body(plan_, with_body(row.body, row.fields), strict);
-      EXPECT_EQ(refusal ? std::optional(refusal->error) : std::nullopt, strict ? row.strict : row.lax) << strict;
+      EXPECT_EQ(refusal ? std::optional(refusal->error) : std::nullopt, strict ? row.strict : row.lax)
+          << strict;
     }
   }
   plan_.config.allow_client_handoff = true;

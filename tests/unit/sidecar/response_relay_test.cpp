@@ -15,7 +15,9 @@ Awaitable<> relay_leg(UpstreamLeg& leg, ResponseRelay& relay, RelayEnd& end) {
   if (failure == LegFailure::none) end = co_await relay.relay(leg, {}, false);
 }
 
-Awaitable<> send_answer(ResponseRelay& relay, const Answer& answer, RelayEnd& end) { end = co_await relay.send(answer); }
+Awaitable<> send_answer(ResponseRelay& relay, const Answer& answer, RelayEnd& end) {
+  end = co_await relay.send(answer);
+}
 
 Awaitable<> send_in_pieces(ResponseRelay& relay, const Answer& head, RelayEnd& end) {
   end = co_await relay.begin(head);
@@ -82,7 +84,8 @@ TEST_F(ResponseRelayTest, SendsAnAnswerOfItsOwn) {
   auto end = RelayEnd::engine_failed;
   run(send_answer(relay, answer, end));
   EXPECT_EQ(end, RelayEnd::complete);
-  EXPECT_EQ(received(), "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 4\r\n\r\nbusy");
+  EXPECT_EQ(received(),
+            "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 4\r\n\r\nbusy");
   EXPECT_TRUE(relay.keep_alive());
   EXPECT_EQ(relay.status(), 503u);
 }
@@ -97,7 +100,8 @@ TEST_F(ResponseRelayTest, SaysThatItClosesWhenItDoes) {
       {"the client wishes it", "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", false, false,
        "connection: close\r\n"},
       {"draining", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", true, false, "connection: close\r\n"},
-      {"part of the request is unread", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", false, true, "connection: close\r\n"},
+      {"part of the request is unread", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", false, true,
+       "connection: close\r\n"},
       {"HTTP/1.0", "GET / HTTP/1.0\r\n\r\n", false, false, "connection: close\r\n"},
       {"HTTP/1.0 that asks to go on", "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", false, false,
        "connection: keep-alive\r\n"},
@@ -150,8 +154,9 @@ TEST_F(ResponseRelayTest, GathersManySmallChunks) {
   relay_for_post();
   std::string chunks;
   for (int i = 0; i < 100; ++i) chunks += "2\r\nhi\r\n";
-  EXPECT_EQ(relay({Step::send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + "0\r\n\r\n")}),
-            RelayEnd::complete);
+  EXPECT_EQ(
+      relay({Step::send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + "0\r\n\r\n")}),
+      RelayEnd::complete);
   EXPECT_EQ(received(), "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + "0\r\n\r\n");
 }
 
@@ -171,7 +176,8 @@ TEST_F(ResponseRelayTest, AnswersHeadWithTheLengthThatGetWouldHave) {
 
 TEST_F(ResponseRelayTest, SaysNothingOfAReplyThatBreaksInItsFirstBytes) {
   auto& to_client = relay_for_post();
-  EXPECT_EQ(relay({Step::send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n")}), RelayEnd::engine_failed);
+  EXPECT_EQ(relay({Step::send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n")}),
+            RelayEnd::engine_failed);
   EXPECT_FALSE(to_client.started());
   EXPECT_EQ(to_client.failure(), LegFailure::malformed);
   const Answer answer{502, {}, "no"};
@@ -190,7 +196,8 @@ TEST_F(ResponseRelayTest, BreaksOffSoThatNobodyTakesItForComplete) {
   } rows[] = {
       {"chunks", "POST / HTTP/1.1\r\nHost: a\r\n\r\n",
        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n", "2\r\nhi\r\n", false},
-      {"a length", "POST / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi", "hi", false},
+      {"a length", "POST / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi",
+       "hi", false},
       {"the end of the connection would be the end of the body", "POST / HTTP/1.0\r\n\r\n",
        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n", "hi", true},
   };
@@ -215,8 +222,9 @@ TEST_F(ResponseRelayTest, BreaksOffSoThatNobodyTakesItForComplete) {
 TEST_F(ResponseRelayTest, ReadsNoFurtherWhileTheClientIsBehind) {
   auto& to_client = relay_for_post();
   const std::string large(64 * 1024 * 1024, 'x');
-  ScriptedEngine engine(context, {{Step::read_request(),
-                                   Step::send("HTTP/1.1 200 OK\r\ncontent-length: 67108864\r\n\r\n" + large)}});
+  ScriptedEngine engine(
+      context,
+      {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 67108864\r\n\r\n" + large)}});
   UpstreamLeg leg(legs, LegRequest{.engine = engine.address(),
                                    .head = "POST / HTTP/1.1\r\n\r\n",
                                    .body = {},
@@ -246,7 +254,8 @@ TEST_F(ResponseRelayTest, EndsWhenTheClientHasGone) {
   relay_for_post();
   far_->set_option(net::socket_base::linger(true, 0));
   far_->close();
-  EXPECT_EQ(relay({Step::send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nh"), Step::send("i")}), RelayEnd::client_gone);
+  EXPECT_EQ(relay({Step::send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nh"), Step::send("i")}),
+            RelayEnd::client_gone);
   EXPECT_TRUE(client_->gone());
 }
 

@@ -37,14 +37,15 @@ class UpstreamLegTest : public LoopCase {
  protected:
   std::unique_ptr<UpstreamLeg> leg_to(const EngineAddress& engine, bool may_resend = false,
                                       milliseconds deadline = milliseconds(0)) {
-    return std::make_unique<UpstreamLeg>(legs, LegRequest{.engine = engine,
-                                                          .head = "POST / HTTP/1.1\r\ncontent-length: 4\r\n\r\n",
-                                                          .body = {&body_, 1},
-                                                          .upload = nullptr,
-                                                          .is_head = false,
-                                                          .may_resend = may_resend,
-                                                          .deadline = deadline,
-                                                          .on_sent = nullptr});
+    return std::make_unique<UpstreamLeg>(legs,
+                                         LegRequest{.engine = engine,
+                                                    .head = "POST / HTTP/1.1\r\ncontent-length: 4\r\n\r\n",
+                                                    .body = {&body_, 1},
+                                                    .upload = nullptr,
+                                                    .is_head = false,
+                                                    .may_resend = may_resend,
+                                                    .deadline = deadline,
+                                                    .on_sent = nullptr});
   }
   Outcome ask(const EngineAddress& engine, bool may_resend = false) {
     const auto leg = leg_to(engine, may_resend);
@@ -72,7 +73,8 @@ TEST_F(UpstreamLegTest, SendsTheRequestAndGivesTheReply) {
 
 TEST_F(UpstreamLegTest, SkipsInterimResponses) {
   ScriptedEngine engine(
-      context, {{Step::read_request(), Step::send("HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"),
+      context, {{Step::read_request(),
+                 Step::send("HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"),
                  Step::send(kReply)}});
   const auto leg = leg_to(engine.address());
   Outcome out;
@@ -82,7 +84,8 @@ TEST_F(UpstreamLegTest, SkipsInterimResponses) {
 }
 
 TEST_F(UpstreamLegTest, RefusesAnUpgradeThatNobodyAskedFor) {
-  ScriptedEngine engine(context, {{Step::read_request(), Step::send("HTTP/1.1 101 Switching Protocols\r\n\r\n")}});
+  ScriptedEngine engine(context,
+                        {{Step::read_request(), Step::send("HTTP/1.1 101 Switching Protocols\r\n\r\n")}});
   EXPECT_EQ(ask(engine.address()).open, LegFailure::malformed);
 }
 
@@ -94,17 +97,26 @@ TEST_F(UpstreamLegTest, NamesItsFailures) {
   } rows[] = {
       {"closed without a reply", {Step::read_request(), Step::close()}, LegFailure::reset, LegFailure::none},
       {"reset without a reply", {Step::read_request(), Step::reset()}, LegFailure::reset, LegFailure::none},
-      {"closed within the head", {Step::read_request(), Step::send("HTTP/1.1 200"), Step::close()}, LegFailure::reset,
+      {"closed within the head",
+       {Step::read_request(), Step::send("HTTP/1.1 200"), Step::close()},
+       LegFailure::reset,
        LegFailure::none},
-      {"no HTTP", {Step::read_request(), Step::send("hello\r\n\r\n")}, LegFailure::malformed, LegFailure::none},
-      {"a head without end", {Step::read_request(), Step::send("HTTP/1.1 200 OK\r\nx: " + std::string(100000, 'x'))},
-       LegFailure::too_large, LegFailure::none},
+      {"no HTTP",
+       {Step::read_request(), Step::send("hello\r\n\r\n")},
+       LegFailure::malformed,
+       LegFailure::none},
+      {"a head without end",
+       {Step::read_request(), Step::send("HTTP/1.1 200 OK\r\nx: " + std::string(100000, 'x'))},
+       LegFailure::too_large,
+       LegFailure::none},
       {"closed within the body",
        {Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"), Step::close()},
-       LegFailure::none, LegFailure::reset},
+       LegFailure::none,
+       LegFailure::reset},
       {"a wrong chunk",
        {Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n")},
-       LegFailure::none, LegFailure::malformed},
+       LegFailure::none,
+       LegFailure::malformed},
   };
   for (const auto& row : rows) {
     SCOPED_TRACE(row.why);
@@ -121,14 +133,16 @@ TEST_F(UpstreamLegTest, NamesItsFailures) {
 TEST_F(UpstreamLegTest, RefusedConnectionIsAConnectFailure) {
   std::uint16_t port = 0;
   {
-    net::basic_socket_acceptor<tcp, Executor> gone(context, tcp::endpoint(net::ip::address_v4::loopback(), 0));
+    net::basic_socket_acceptor<tcp, Executor> gone(context,
+                                                   tcp::endpoint(net::ip::address_v4::loopback(), 0));
     port = gone.local_endpoint().port();
   }
   EXPECT_EQ(ask(make_engine_address("127.0.0.1", port)).open, LegFailure::connect);
 }
 
 TEST_F(UpstreamLegTest, TakesABodyUntilTheEndOfTheConnection) {
-  ScriptedEngine engine(context, {{Step::read_request(), Step::send("HTTP/1.0 200 OK\r\n\r\nall of it"), Step::close()}});
+  ScriptedEngine engine(
+      context, {{Step::read_request(), Step::send("HTTP/1.0 200 OK\r\n\r\nall of it"), Step::close()}});
   const auto out = ask(engine.address());
   EXPECT_TRUE(out.complete);
   EXPECT_EQ(out.content, "all of it");
@@ -153,8 +167,8 @@ TEST_F(UpstreamLegTest, KeepsNoConnectionThatIsNotClean) {
 }
 
 TEST_F(UpstreamLegTest, ReusesAConnection) {
-  ScriptedEngine engine(context, {{Step::read_request(), Step::send(kReply), Step::read_request(), Step::send(kReply),
-                                   Step::wait_for_close()}});
+  ScriptedEngine engine(context, {{Step::read_request(), Step::send(kReply), Step::read_request(),
+                                   Step::send(kReply), Step::wait_for_close()}});
   EXPECT_EQ(ask(engine.address()).content, "hi");
   EXPECT_EQ(ask(engine.address()).content, "hi");
   EXPECT_EQ(engine.connections(), 1u);
@@ -162,8 +176,9 @@ TEST_F(UpstreamLegTest, ReusesAConnection) {
 
 // The engine closes just as the second request arrives.
 TEST_F(UpstreamLegTest, AsksAgainOnceWhenAKeptConnectionFails) {
-  ScriptedEngine engine(context, {{Step::read_request(), Step::send(kReply), Step::read_request(), Step::reset()},
-                                  {Step::read_request(), Step::send(kReply), Step::wait_for_close()}});
+  ScriptedEngine engine(context,
+                        {{Step::read_request(), Step::send(kReply), Step::read_request(), Step::reset()},
+                         {Step::read_request(), Step::send(kReply), Step::wait_for_close()}});
   EXPECT_EQ(ask(engine.address(), /*may_resend=*/true).content, "hi");
   const auto leg = leg_to(engine.address(), /*may_resend=*/true);
   Outcome out;
@@ -174,8 +189,9 @@ TEST_F(UpstreamLegTest, AsksAgainOnceWhenAKeptConnectionFails) {
 }
 
 TEST_F(UpstreamLegTest, DoesNotAskAgainWhatMayNotBeSentTwice) {
-  ScriptedEngine engine(context, {{Step::read_request(), Step::send(kReply), Step::read_request(), Step::reset()},
-                                  {Step::read_request(), Step::send(kReply)}});
+  ScriptedEngine engine(context,
+                        {{Step::read_request(), Step::send(kReply), Step::read_request(), Step::reset()},
+                         {Step::read_request(), Step::send(kReply)}});
   EXPECT_EQ(ask(engine.address()).content, "hi");
   const auto leg = leg_to(engine.address());
   Outcome out;
@@ -223,16 +239,18 @@ TEST_F(UpstreamLegTest, SilenceEndsInAReadTimeOut) {
   legs.read_timeout = kShort;
   ScriptedEngine before(context, {{Step::read_request(), Step::wait_for_close()}});
   EXPECT_EQ(ask(before.address()).open, LegFailure::read_timeout);
-  ScriptedEngine within(context, {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"),
-                                   Step::wait_for_close()}});
+  ScriptedEngine within(context,
+                        {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"),
+                          Step::wait_for_close()}});
   const auto out = ask(within.address());
   EXPECT_EQ(out.body, LegFailure::read_timeout);
   EXPECT_EQ(out.content, "hi");
 }
 
 TEST_F(UpstreamLegTest, DeadlineBoundsAllOfIt) {
-  ScriptedEngine engine(context, {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"),
-                                   Step::wait_for_close()}});
+  ScriptedEngine engine(context,
+                        {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"),
+                          Step::wait_for_close()}});
   const auto leg = leg_to(engine.address(), false, kShort);
   Outcome out;
   run(converse(*leg, out));
@@ -248,7 +266,8 @@ TEST_F(UpstreamLegTest, CancelEndsItAtEveryStageAndClosesTheConnection) {
       {"before the reply", {Step::read_request(), Step::wait_for_close()}, false},
       {"within the head", {Step::read_request(), Step::send("HTTP/1.1 200"), Step::wait_for_close()}, false},
       {"within the body",
-       {Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"), Step::wait_for_close()},
+       {Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"),
+        Step::wait_for_close()},
        true},
   };
   for (const auto& row : rows) {
@@ -286,8 +305,9 @@ Awaitable<> cancel_between_reads(UpstreamLeg& leg, LegFailure& failure) {
 }
 
 TEST_F(UpstreamLegTest, CancelBetweenTwoReadsIsNotForgotten) {
-  ScriptedEngine engine(context, {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"),
-                                   Step::wait_for_close()}});
+  ScriptedEngine engine(context,
+                        {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"),
+                          Step::wait_for_close()}});
   const auto leg = leg_to(engine.address());
   auto failure = LegFailure::none;
   run(cancel_between_reads(*leg, failure));
@@ -327,8 +347,9 @@ Awaitable<> read_once(UpstreamLeg& leg, bool& waits, UpstreamLeg::Body& body) {
 }
 
 TEST_F(UpstreamLegTest, NudgeEndsAWaitingReadWithNothing) {
-  ScriptedEngine engine(context, {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"),
-                                   Step::wait_for_close()}});
+  ScriptedEngine engine(context,
+                        {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"),
+                          Step::wait_for_close()}});
   const auto leg = leg_to(engine.address());
   bool waits = false;
   bool ended = false;
@@ -353,8 +374,8 @@ TEST_F(UpstreamLegTest, LargeRepliesArriveWhole) {
     content += piece;
   }
   ScriptedEngine engine(
-      context, {{Step::read_request(),
-                 Step::send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + "0\r\n\r\n")}});
+      context, {{Step::read_request(), Step::send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" +
+                                                  chunks + "0\r\n\r\n")}});
   const auto out = ask(engine.address());
   EXPECT_TRUE(out.complete);
   EXPECT_EQ(out.content, content);

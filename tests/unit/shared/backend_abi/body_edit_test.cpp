@@ -83,12 +83,23 @@ TEST(BodyEdit, LeavesEveryOtherByteAlone) {
       {"a value exchanged in place", R"({"a" : 1 ,"b":2})", {}, {{"a", "[7]"}}, R"({"a" : [7] ,"b":2})"},
       {"the neighbour of one that goes", R"({"a":1,"b":2,"c":3})", {"a"}, {{"b", "9"}}, R"({"b":9,"c":3})"},
       {"exchanged before one that goes", R"({"a":1,"b":2})", {"b"}, {{"a", "9"}}, R"({"a":9})"},
-      {"a repeated name is set everywhere", R"({"a":1,"b":2,"a":3})", {}, {{"a", "9"}}, R"({"a":9,"b":2,"a":9})"},
+      {"a repeated name is set everywhere",
+       R"({"a":1,"b":2,"a":3})",
+       {},
+       {{"a", "9"}},
+       R"({"a":9,"b":2,"a":9})"},
       {"and goes everywhere", R"({"a":1,"b":2,"a":3})", {"a"}, {}, R"({"b":2})"},
       {"names are compared as they read", R"({"\u0061":1,"b":2})", {"a"}, {}, R"({"b":2})"},
-      {"what goes and is set again stays in its place", R"({"a":1,"b":2})", {"a"}, {{"a", "9"}}, R"({"a":9,"b":2})"},
+      {"what goes and is set again stays in its place",
+       R"({"a":1,"b":2})",
+       {"a"},
+       {{"a", "9"}},
+       R"({"a":9,"b":2})"},
       {"setting twice is setting last", R"({})", {}, {{"c", "3"}, {"c", "4"}}, R"({"c":4})"},
-      {"numbers, escapes and white space survive", R"({"x":1e400,"y":"\ud83d\ude00", "z":-0.0 })", {"y"}, {},
+      {"numbers, escapes and white space survive",
+       R"({"x":1e400,"y":"\ud83d\ude00", "z":-0.0 })",
+       {"y"},
+       {},
        R"({"x":1e400, "z":-0.0 })"},
   };
   for (const auto& row : rows) {
@@ -129,7 +140,8 @@ using Json = nlohmann::ordered_json;
 TEST(BodyEdit, AgreesWithATreeOnRandomEdits) {
   std::mt19937 random(1);
   const std::vector<std::string> names{"a", "b", "c", "d", "e f", "\xc3\xa9"};
-  const std::vector<std::string> values{"1", "\"x,}\"", "[1,{\"a\":2}]", "{\"b\":{}}", "null", "-1.5e3", "true"};
+  const std::vector<std::string> values{"1",    "\"x,}\"", "[1,{\"a\":2}]", "{\"b\":{}}",
+                                        "null", "-1.5e3",  "true"};
   const std::vector<std::string> blanks{"", "", " ", "\n\t"};
   const auto any = [&](const auto& list) -> const std::string& { return list[random() % list.size()]; };
   for (int round = 0; round < 20000; ++round) {
@@ -140,7 +152,8 @@ TEST(BodyEdit, AgreesWithATreeOnRandomEdits) {
     auto tree = Json::object();
     for (std::size_t i = 0; i < left.size(); ++i) {
       const auto& value = any(values);
-      text += (i == 0 ? "" : ",") + any(blanks) + "\"" + left[i] + "\"" + any(blanks) + ":" + any(blanks) + value + any(blanks);
+      text += (i == 0 ? "" : ",") + any(blanks) + "\"" + left[i] + "\"" + any(blanks) + ":" + any(blanks) +
+              value + any(blanks);
       tree[left[i]] = Json::parse(value);
     }
     text += "}" + any(blanks);

@@ -18,7 +18,8 @@ struct Parsed {
 };
 
 template <class Parser, class Head>
-Parsed parse_in(std::string_view bytes, std::size_t split, Parser parser, Head& head, const HeadLimits& limits) {
+Parsed parse_in(std::string_view bytes, std::size_t split, Parser parser, Head& head,
+                const HeadLimits& limits) {
   Parsed out;
   std::string inbox(bytes.substr(0, split));
   std::string later(bytes.substr(split));
@@ -91,22 +92,27 @@ TEST(RequestParser, TakesOrRefusesHeads) {
   const HeadRow rows[] = {
       {"a plain GET", "GET / HTTP/1.1\r\n" + ok + "\r\n", HeadStatus::complete},
       {"HTTP/1.0 needs no Host", "GET / HTTP/1.0\r\n\r\n", HeadStatus::complete},
-      {"empty lines before a request are ignored", "\r\n\r\nGET / HTTP/1.1\r\n" + ok + "\r\n", HeadStatus::complete},
-      {"spaces around a value are not part of it", "GET / HTTP/1.1\r\nHost:  a \r\n\r\n", HeadStatus::complete},
+      {"empty lines before a request are ignored", "\r\n\r\nGET / HTTP/1.1\r\n" + ok + "\r\n",
+       HeadStatus::complete},
+      {"spaces around a value are not part of it", "GET / HTTP/1.1\r\nHost:  a \r\n\r\n",
+       HeadStatus::complete},
       {"HTTP/1.1 must name its host", "GET / HTTP/1.1\r\n\r\n", HeadStatus::malformed},
       {"two hosts", "GET / HTTP/1.1\r\n" + ok + ok + "\r\n", HeadStatus::malformed},
-      {"two lengths that agree", "POST / HTTP/1.1\r\n" + ok + "Content-Length: 1\r\nContent-Length: 1\r\n\r\n",
+      {"two lengths that agree",
+       "POST / HTTP/1.1\r\n" + ok + "Content-Length: 1\r\nContent-Length: 1\r\n\r\n", HeadStatus::malformed},
+      {"two lengths that differ",
+       "POST / HTTP/1.1\r\n" + ok + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n", HeadStatus::malformed},
+      {"a list of lengths", "POST / HTTP/1.1\r\n" + ok + "Content-Length: 1, 1\r\n\r\n",
        HeadStatus::malformed},
-      {"two lengths that differ", "POST / HTTP/1.1\r\n" + ok + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
-       HeadStatus::malformed},
-      {"a list of lengths", "POST / HTTP/1.1\r\n" + ok + "Content-Length: 1, 1\r\n\r\n", HeadStatus::malformed},
       {"a signed length", "POST / HTTP/1.1\r\n" + ok + "Content-Length: +1\r\n\r\n", HeadStatus::malformed},
       {"a negative length", "POST / HTTP/1.1\r\n" + ok + "Content-Length: -1\r\n\r\n", HeadStatus::malformed},
-      {"a length with a fraction", "POST / HTTP/1.1\r\n" + ok + "Content-Length: 1.0\r\n\r\n", HeadStatus::malformed},
+      {"a length with a fraction", "POST / HTTP/1.1\r\n" + ok + "Content-Length: 1.0\r\n\r\n",
+       HeadStatus::malformed},
       {"an empty length", "POST / HTTP/1.1\r\n" + ok + "Content-Length: \r\n\r\n", HeadStatus::malformed},
       {"a length beyond 64 bits", "POST / HTTP/1.1\r\n" + ok + "Content-Length: 99999999999999999999\r\n\r\n",
        HeadStatus::malformed},
-      {"length and chunks", "POST / HTTP/1.1\r\n" + ok + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+      {"length and chunks",
+       "POST / HTTP/1.1\r\n" + ok + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
        HeadStatus::malformed},
       {"chunks in HTTP/1.0", "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", HeadStatus::malformed},
       {"a coding that is not chunked", "POST / HTTP/1.1\r\n" + ok + "Transfer-Encoding: gzip\r\n\r\n",
@@ -125,7 +131,8 @@ TEST(RequestParser, TakesOrRefusesHeads) {
       {"a TLS hello", "\x16\x03\x01\x02", HeadStatus::malformed},
       {"HTTP/2", "GET / HTTP/2.0\r\nHost: a\r\n\r\n", HeadStatus::unsupported_version},
       {"HTTP/1.2", "GET / HTTP/1.2\r\nHost: a\r\n\r\n", HeadStatus::unsupported_version},
-      {"the head of an HTTP/2 connection", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", HeadStatus::unsupported_version},
+      {"the head of an HTTP/2 connection", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+       HeadStatus::unsupported_version},
       {"nothing yet", "", HeadStatus::need_more},
       {"a head without its end", "GET / HTTP/1.1\r\nHost: a\r\n", HeadStatus::need_more},
   };
@@ -138,11 +145,14 @@ TEST(RequestParser, TakesOrRefusesHeads) {
 TEST(RequestParser, BoundsTheHead) {
   const HeadLimits limits{.bytes = 200, .fields = 4};
   const std::string start = "GET / HTTP/1.1\r\nHost: a\r\n";
-  EXPECT_EQ(parse_request(start + "X: " + std::string(100, 'x') + "\r\n\r\n", limits).head, HeadStatus::complete);
-  EXPECT_EQ(parse_request(start + "X: " + std::string(200, 'x') + "\r\n\r\n", limits).head, HeadStatus::too_large);
+  EXPECT_EQ(parse_request(start + "X: " + std::string(100, 'x') + "\r\n\r\n", limits).head,
+            HeadStatus::complete);
+  EXPECT_EQ(parse_request(start + "X: " + std::string(200, 'x') + "\r\n\r\n", limits).head,
+            HeadStatus::too_large);
   EXPECT_EQ(parse_request(start + "X: " + std::string(200, 'x'), limits).head, HeadStatus::too_large);
   EXPECT_EQ(parse_request(start + "A: 1\r\nB: 1\r\nC: 1\r\n\r\n", limits).head, HeadStatus::complete);
-  EXPECT_EQ(parse_request(start + "A: 1\r\nB: 1\r\nC: 1\r\nD: 1\r\n\r\n", limits).head, HeadStatus::too_large);
+  EXPECT_EQ(parse_request(start + "A: 1\r\nB: 1\r\nC: 1\r\nD: 1\r\n\r\n", limits).head,
+            HeadStatus::too_large);
 }
 
 struct BodyRow {
@@ -169,12 +179,14 @@ TEST(RequestParser, TakesBodies) {
        "01234567890123456789", ""},
       {"an extension is dropped", chunked, "5;x=y\r\nhello\r\n0\r\n\r\n", BodyStatus::complete, "hello", ""},
       {"a trailer is dropped", chunked, "5\r\nhello\r\n0\r\nX: y\r\n\r\n", BodyStatus::complete, "hello", ""},
-      {"chunks, and the next request", chunked, "5\r\nhello\r\n0\r\n\r\nGET", BodyStatus::complete, "hello", "GET"},
+      {"chunks, and the next request", chunked, "5\r\nhello\r\n0\r\n\r\nGET", BodyStatus::complete, "hello",
+       "GET"},
       {"chunks without an end", chunked, "5\r\nhello\r\n", BodyStatus::need_more, "hello", "\r\n"},
       {"a size that is no number", chunked, "zz\r\nhello\r\n", BodyStatus::malformed, "", ""},
       {"a negative size", chunked, "-5\r\nhello\r\n", BodyStatus::malformed, "", ""},
       {"a size beyond 64 bits", chunked, "fffffffffffffffff\r\nhello\r\n", BodyStatus::malformed, "", ""},
-      {"a chunk that is longer than it says", chunked, "4\r\nhello\r\n0\r\n\r\n", BodyStatus::malformed, "hell", ""},
+      {"a chunk that is longer than it says", chunked, "4\r\nhello\r\n0\r\n\r\n", BodyStatus::malformed,
+       "hell", ""},
   };
   for (const auto& row : rows) {
     SCOPED_TRACE(row.why);
@@ -220,14 +232,17 @@ TEST(ResponseParser, TakesReplies) {
     BodyStatus body;
     std::string content;
   } rows[] = {
-      {"a length", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", HeadStatus::complete, BodyStatus::complete, "hi"},
-      {"no reason", "HTTP/1.1 200 \r\nContent-Length: 0\r\n\r\n", HeadStatus::complete, BodyStatus::complete, ""},
-      {"204 has no body", "HTTP/1.1 204 No Content\r\n\r\n", HeadStatus::complete, BodyStatus::complete, ""},
-      {"304 has none, whatever its length says", "HTTP/1.1 304 x\r\nContent-Length: 5\r\n\r\n", HeadStatus::complete,
-       BodyStatus::complete, ""},
-      {"chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", HeadStatus::complete,
+      {"a length", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", HeadStatus::complete,
        BodyStatus::complete, "hi"},
-      {"until the end of the connection", "HTTP/1.1 200 OK\r\n\r\nhi", HeadStatus::complete, BodyStatus::need_more, "hi"},
+      {"no reason", "HTTP/1.1 200 \r\nContent-Length: 0\r\n\r\n", HeadStatus::complete, BodyStatus::complete,
+       ""},
+      {"204 has no body", "HTTP/1.1 204 No Content\r\n\r\n", HeadStatus::complete, BodyStatus::complete, ""},
+      {"304 has none, whatever its length says", "HTTP/1.1 304 x\r\nContent-Length: 5\r\n\r\n",
+       HeadStatus::complete, BodyStatus::complete, ""},
+      {"chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+       HeadStatus::complete, BodyStatus::complete, "hi"},
+      {"until the end of the connection", "HTTP/1.1 200 OK\r\n\r\nhi", HeadStatus::complete,
+       BodyStatus::need_more, "hi"},
       {"length and chunks", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
        HeadStatus::malformed, BodyStatus::need_more, ""},
       {"two lengths that differ", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
@@ -245,7 +260,8 @@ TEST(ResponseParser, TakesReplies) {
 }
 
 TEST(ResponseParser, ExpectsNoBodyOfAnAnswerToHead) {
-  const auto parsed = parse_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", /*to_head_request=*/true);
+  const auto parsed =
+      parse_response("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", /*to_head_request=*/true);
   EXPECT_EQ(parsed.body, BodyStatus::complete);
 }
 
@@ -257,7 +273,8 @@ TEST(ResponseParser, TellsACleanEndFromACut) {
   } rows[] = {
       {"a body until the end", "HTTP/1.1 200 OK\r\n\r\nhi", BodyStatus::complete},
       {"less than its length", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhi", BodyStatus::malformed},
-      {"chunks without the last", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", BodyStatus::malformed},
+      {"chunks without the last", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
+       BodyStatus::malformed},
   };
   for (const auto& row : rows) {
     SCOPED_TRACE(row.why);
