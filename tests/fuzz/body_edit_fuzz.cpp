@@ -1,5 +1,5 @@
-// Edits of arbitrary JSON objects: the document must still parse, and differ from the original only in the members that
-// were edited; all other bytes must be the original's.
+// Edits of arbitrary JSON objects: the document must still parse, and differ from the original only in the
+// members that were edited; all other bytes must be the original's.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,8 @@ std::string joined(const std::vector<handoff_piece>& pieces, std::string_view or
       out.append(piece.data, piece.size);
       continue;
     }
-    require(piece.offset >= last && piece.offset <= original.size() && piece.size <= original.size() - piece.offset);
+    require(piece.offset >= last && piece.offset <= original.size() &&
+            piece.size <= original.size() - piece.offset);
     last = piece.offset + piece.size;
     out.append(original.substr(piece.offset, piece.size));
   }
@@ -52,8 +53,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
   std::vector<handoff_member> members;
   for (const auto& member : scan.members()) {
-    members.push_back({{member.name.data(), member.name.size()}, member.key_begin, member.value_begin, member.value_end,
-                       static_cast<std::uint32_t>(member.kind), 0});
+    members.push_back({{member.name.data(), member.name.size()},
+                       member.key_begin,
+                       member.value_begin,
+                       member.value_end,
+                       static_cast<std::uint32_t>(member.kind),
+                       0});
   }
   handoff_object object{};
   object.struct_size = sizeof(object);

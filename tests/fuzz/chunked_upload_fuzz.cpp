@@ -1,5 +1,5 @@
-// Chunked request bodies that are passed on while they arrive. What goes to the engine must be well framed and say the
-// same as what came, wherever it was cut and whatever part had been read before.
+// Chunked request bodies that are passed on while they arrive. What goes to the engine must be well framed
+// and say the same as what came, wherever it was cut and whatever part had been read before.
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Requests as arbitrary bytes: the head, and the body behind it. However the bytes are cut on their way, the same
-// request must come out, and a head that was accepted must not be readable in two ways.
+// Requests as arbitrary bytes: the head, and the body behind it. However the bytes are cut on their way, the
+// same request must come out, and a head that was accepted must not be readable in two ways.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -97,7 +97,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto whole = parse(bytes, bytes.size() + 1, whole_head);
   if (whole.head == HeadStatus::complete) check_head_is_plain(whole_head);
   const auto cut = parse(bytes, 1 + data[0] % 64, cut_head);
-  const auto refused = [](HeadStatus status) { return status != HeadStatus::complete && status != HeadStatus::need_more; };
+  const auto refused = [](HeadStatus status) {
+    return status != HeadStatus::complete && status != HeadStatus::need_more;
+  };
   if (refused(whole.head) && refused(cut.head)) return 0;  // of two reasons the one that is seen first
   require(cut.head == whole.head);
   if (whole.head != HeadStatus::complete) return 0;

@@ -1,4 +1,5 @@
-// Replies of engines as arbitrary bytes, interim ones included. However the bytes are cut, the same reply must come out.
+// Replies of engines as arbitrary bytes, interim ones included. However the bytes are cut, the same reply
+// must come out.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -70,7 +71,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   ResponseHead whole_head, cut_head;
   const auto whole = parse(bytes, bytes.size() + 1, to_head_request, whole_head);
   const auto cut = parse(bytes, 1 + data[0] % 64, to_head_request, cut_head);
-  const auto refused = [](HeadStatus status) { return status != HeadStatus::complete && status != HeadStatus::need_more; };
+  const auto refused = [](HeadStatus status) {
+    return status != HeadStatus::complete && status != HeadStatus::need_more;
+  };
   if (refused(whole.head) && refused(cut.head)) return 0;  // of two reasons the one that is seen first
   require(cut.head == whole.head);
   if (whole.head != HeadStatus::complete) return 0;
@@ -80,8 +83,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(cut.body == whole.body);
   if (whole.body == BodyStatus::malformed) return 0;
   require(cut.content == whole.content && cut.end == whole.end);
-  if (whole.body == BodyStatus::complete && whole_head.content_length && !to_head_request && whole_head.status != 204 &&
-      whole_head.status != 304) {
+  if (whole.body == BodyStatus::complete && whole_head.content_length && !to_head_request &&
+      whole_head.status != 204 && whole_head.status != 304) {
     require(whole.content.size() == *whole_head.content_length);
   }
   return 0;
