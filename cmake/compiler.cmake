@@ -14,7 +14,8 @@ target_link_libraries(handoff_compile_options INTERFACE Threads::Threads)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports these inside the standard library and in coroutine frames, where we can do nothing about them.
   target_compile_options(handoff_compile_options INTERFACE -Wno-maybe-uninitialized -Wno-restrict -Wno-dangling-pointer
-                                                           -Wno-stringop-overflow -Wno-stringop-overread -Wno-array-bounds)
+                                                           -Wno-stringop-overflow -Wno-stringop-overread -Wno-array-bounds
+                                                           -Wno-mismatched-new-delete)
 endif()
 
 if(HANDOFF_SANITIZE)

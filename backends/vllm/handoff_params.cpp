@@ -1,0 +1,79 @@
+#include "backends/vllm/handoff_params.hpp"
+
+#include "backends/vllm/json_text.hpp"
+
+namespace handoff::vllm {
+namespace {
+
+using Kind = HandoffParams::Kind;
+
+HandoffParams missing(std::string_view reason, std::string_view cause) {
+  return {.kind = Kind::missing, .params = {}, .reason = reason, .cause = cause};
+}
+HandoffParams invalid(std::string_view reason) {
+  return {.kind = Kind::invalid, .params = {}, .reason = reason, .cause = {}};
+}
+
+bool has_kind(const handoff_member* member, std::uint32_t kind) {
+  return member != nullptr && member->kind == kind;
+}
+bool has_text(const sdk::Object& object, std::string_view name) {
+  const auto* member = object.find(name);
+  return has_kind(member, HANDOFF_JSON_STRING) && object.raw(*member) != "\"\"";
+}
+
+/// Empty when decode can use the handoff, else what is wrong with it.
+std::string_view find_defect(const sdk::Object& params, BlockIds block_ids) {
+  if (block_ids == BlockIds::invalid) return "remote_block_ids is missing or not a list of block ids";
+  if (!has_kind(params.find("do_remote_decode"), HANDOFF_JSON_FALSE)) return "do_remote_decode is not false";
+  if (!has_text(params, "remote_engine_id")) return "remote_engine_id is missing or not a non-empty string";
+  const auto* request_id = params.find("remote_request_id");
+  const bool may_lack_id = block_ids == BlockIds::flat;  // releases of that time matched by X-Request-Id
+  if (!has_text(params, "remote_request_id") &&
+      !(may_lack_id && (request_id == nullptr || request_id->kind == HANDOFF_JSON_NULL))) {
+    return "remote_request_id is missing or not a non-empty string";
+  }
+  if (!has_text(params, "remote_host")) return "remote_host is missing or not a non-empty string";
+  const auto* port = params.find("remote_port");
+  if (!has_kind(port, HANDOFF_JSON_NUMBER) || plain_integer(params.raw(*port), 65535) < 1) {
+    return "remote_port is missing or not a port number";
+  }
+  return {};
+}
+
+}  // namespace
+
+HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply) {
+  const sdk::Object answer = host.json(reply);
+  if (!answer.is_object()) return invalid("the reply is not a JSON object");
+
+  const auto* member = answer.find("kv_transfer_params");
+  if (member == nullptr || member->kind == HANDOFF_JSON_NULL || is_empty_object(answer.raw(*member))) {
+    return missing("missing_handoff",
+                   "The prefill engine answers without kv_transfer_params. It runs without a KV connector "
+                   "(--kv-transfer-config), or its release has none for this API path, or for a first token "
+                   "that ends the answer.");
+  }
+  if (member->kind != HANDOFF_JSON_OBJECT) return invalid("kv_transfer_params is not an object");
+  const std::string_view text = answer.raw(*member);
+  const sdk::Object params = host.json(text);
+  if (!params.is_object()) return invalid("kv_transfer_params is not an object");
+
+  if (!has_kind(params.find("do_remote_prefill"), HANDOFF_JSON_TRUE)) {
+    return missing("not_a_handoff",
+                   "The prefill engine's kv_transfer_params are no handoff (do_remote_prefill is not true). "
+                   "Its KV connector is not NIXL, such as a cache connector alone.");
+  }
+  const auto* ids = params.find("remote_block_ids");
+  const auto block_ids = ids == nullptr ? BlockIds::invalid : classify_block_ids(params.raw(*ids));
+  if (block_ids == BlockIds::empty) {
+    return missing(
+        "empty_handoff",
+        "The prefill engine hands over an empty remote_block_ids, which would end a decode engine. "
+        "Check that prefill and decode run the pinned vLLM release.");
+  }
+  if (const auto defect = find_defect(params, block_ids); !defect.empty()) return invalid(defect);
+  return {.kind = Kind::valid, .params = text, .reason = {}, .cause = {}};
+}
+
+}  // namespace handoff::vllm

@@ -1,0 +1,92 @@
+#include "backends/vllm/leg_bodies.hpp"
+
+namespace handoff::vllm {
+namespace {
+
+constexpr std::string_view kParamsField = "kv_transfer_params";
+constexpr std::string_view kAskForHandoff =
+    R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
+    R"("remote_block_ids":null,"remote_host":null,"remote_port":null})";
+
+handoff_piece fresh(std::string_view text) {
+  return {text.data(), 0, text.size()};
+}
+
+/// One token, and nothing that forbids to stop there: `min_tokens` above the limit is refused by the engine.
+void limit_to_one_token(sdk::BodyEdit& edit, const sdk::Object& object, const Endpoint& endpoint) {
+  for (const TokenLimit& limit : endpoint.limits) {
+    if (limit.name.empty()) continue;
+    const auto* sent = object.find(limit.name);
+    if (limit.add_if_absent || (sent != nullptr && sent->kind != HANDOFF_JSON_NULL))
+      edit.set(limit.name, "1");
+  }
+  edit.remove("min_tokens");
+  edit.remove("min_completion_tokens");
+}
+
+/// `sampling_params.extra_args` is where engines read the parameters that ignore the top-level field.
+void set_extra_args(const sdk::Host& host, sdk::BodyEdit& sampling_edit, const sdk::Object& sampling,
+                    std::size_t base, std::string_view params) {
+  const auto* member = sampling.find("extra_args");
+  if (member == nullptr || member->kind == HANDOFF_JSON_NULL) {
+    sampling_edit.set("extra_args", std::vector<handoff_piece>{fresh(R"({"kv_transfer_params":)"),
+                                                               fresh(params), fresh("}")});
+    return;
+  }
+  if (member->kind != HANDOFF_JSON_OBJECT) return;  // the engine's to refuse
+  const sdk::Object extra = host.json(sampling.raw(*member));
+  if (!extra.is_object()) return;
+  sdk::BodyEdit edit(extra, base + member->value_begin);
+  edit.set(kParamsField, params);
+  sampling_edit.set("extra_args", edit);
+}
+
+enum class Run { one_token, as_asked };
+
+void edit_sampling_params(const sdk::Host& host, sdk::BodyEdit& body_edit, const sdk::Object& body,
+                          const Endpoint& endpoint, std::string_view params, Run run) {
+  const auto* member = body.find("sampling_params");
+  if (member == nullptr || member->kind != HANDOFF_JSON_OBJECT) return;
+  const sdk::Object sampling = host.json(body.raw(*member));
+  if (!sampling.is_object()) return;
+  sdk::BodyEdit edit(sampling, member->value_begin);
+  if (run == Run::one_token) limit_to_one_token(edit, sampling, endpoint);
+  set_extra_args(host, edit, sampling, member->value_begin, params);
+  body_edit.set("sampling_params", edit);
+}
+
+sdk::BodyEdit edit_body(const sdk::Host& host, const sdk::Object& body, const Endpoint& endpoint,
+                        std::string_view params, Run run) {
+  sdk::BodyEdit edit(body);
+  if (run == Run::one_token) {
+    edit.set("stream", "false");
+    edit.remove("stream_options");  // refused without `stream`
+    if (!endpoint.has_sampling_params) limit_to_one_token(edit, body, endpoint);
+    if (endpoint.has_store) edit.set("store", "false");  // nobody can ask for this answer later
+  }
+  if (endpoint.has_sampling_params) edit_sampling_params(host, edit, body, endpoint, params, run);
+  edit.set(kParamsField, params);
+  return edit;
+}
+
+}  // namespace
+
+std::vector<handoff_piece> prefill_body(const sdk::Host& host, const sdk::Object& body,
+                                        const Endpoint& endpoint) {
+  return edit_body(host, body, endpoint, kAskForHandoff, Run::one_token).pieces();
+}
+
+std::vector<handoff_piece> decode_body(const sdk::Host& host, const sdk::Object& body,
+                                       const Endpoint& endpoint, std::string_view params) {
+  return edit_body(host, body, endpoint, params, Run::as_asked).pieces();
+}
+
+std::vector<handoff_piece> release_body(const sdk::Host& host, const sdk::Object& body,
+                                        const Endpoint& endpoint, std::string_view params,
+                                        std::string_view cache_salt) {
+  auto edit = edit_body(host, body, endpoint, params, Run::one_token);
+  if (endpoint.has_cache_salt) edit.set("cache_salt", cache_salt);
+  return edit.pieces();
+}
+
+}  // namespace handoff::vllm

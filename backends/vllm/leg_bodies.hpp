@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "backends/vllm/endpoint.hpp"
+#include "shared/backend_abi/backend_sdk.hpp"
+
+// Bodies of the three requests that one client request can become. All are the client's bytes with a few
+// members exchanged; the pieces view `params` and `cache_salt`, and are valid until the entry returns.
+namespace handoff::vllm {
+
+/// Asks the prefill engine for one token and a handoff.
+std::vector<handoff_piece> prefill_body(const sdk::Host& host, const sdk::Object& body,
+                                        const Endpoint& endpoint);
+
+/// The client's request with the handoff.
+std::vector<handoff_piece> decode_body(const sdk::Host& host, const sdk::Object& body,
+                                       const Endpoint& endpoint, std::string_view params);
+
+/// Makes the decode engine take the handoff and drop it. The salt (a JSON string) keeps the prompt out of the
+/// engine's prefix cache, so that it pulls, and tells prefill that it has.
+std::vector<handoff_piece> release_body(const sdk::Host& host, const sdk::Object& body,
+                                        const Endpoint& endpoint, std::string_view params,
+                                        std::string_view cache_salt);
+
+}  // namespace handoff::vllm

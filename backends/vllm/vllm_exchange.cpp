@@ -1,0 +1,227 @@
+#include "backends/vllm/vllm_exchange.hpp"
+
+#include <array>
+#include <optional>
+#include <span>
+
+#include "backends/vllm/handoff_params.hpp"
+#include "backends/vllm/leg_bodies.hpp"
+#include "backends/vllm/request_shape.hpp"
+
+namespace handoff::vllm {
+namespace {
+
+constexpr std::string_view kEngineRankHeader = "x-data-parallel-rank";
+constexpr std::string_view kPrefillRankHeader = "x-dynamo-prefill-dp-rank";
+constexpr std::string_view kDecodeRankHeader = "x-dynamo-dp-rank";
+constexpr std::uint32_t kReleaseDeadlineMs = 5000;
+
+/// The rank that the endpoint picker chose; anything but a short number is as good as none.
+std::optional<std::string_view> chosen_rank(const handoff_request& request, std::string_view name) {
+  const auto value = sdk::find_header(request.headers, request.header_count, name);
+  if (!value || value->empty() || value->size() > 5) return std::nullopt;
+  if (value->find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+  return value;
+}
+
+/// Headers of a request to the local engine. Without a chosen rank the client's own header stays.
+class DecodeHeaders {
+ public:
+  explicit DecodeHeaders(const handoff_request& request) {
+    if (const auto rank = chosen_rank(request, kDecodeRankHeader)) {
+      fields_[0] = sdk::header(kEngineRankHeader, *rank);
+      count_ = 1;
+    }
+  }
+  std::span<const handoff_header> fields() const { return std::span(fields_).first(count_); }
+
+ private:
+  std::array<handoff_header, 1> fields_{};
+  std::size_t count_ = 0;
+};
+
+/// 128 random bits as a JSON string of hexadecimal digits.
+std::string random_salt(const sdk::Host& host) {
+  std::array<unsigned char, 16> bytes{};
+  host.random(bytes.data(), bytes.size());
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string salt = "\"";
+  for (const unsigned char byte : bytes) {
+    salt += kDigits[byte >> 4];
+    salt += kDigits[byte & 15];
+  }
+  return salt += '"';
+}
+
+}  // namespace
+
+std::unique_ptr<sdk::Exchange> begin_exchange(const Settings& settings, const sdk::Host& host,
+                                              const handoff_request& request, sdk::Turn& turn) {
+  const auto run_decode_only = [&](std::string_view reason) {
+    turn.decode_only(reason, DecodeHeaders(request).fields());
+    return nullptr;
+  };
+  if (request.has_prefill == 0) return run_decode_only("no_prefill_endpoint");
+  const Endpoint* endpoint = find_endpoint(sdk::view(request.path));
+  if (endpoint == nullptr) return run_decode_only("unknown_path");
+
+  const sdk::Object body(request.body);
+  if (!body.is_object()) {
+    turn.fail(
+        {.status = 400, .code = "invalid_pd_request", .message = "The request body is not a JSON object."});
+    return nullptr;
+  }
+  if (const auto reason = decode_only_reason(host, body, *endpoint); !reason.empty()) {
+    return run_decode_only(reason);
+  }
+  auto exchange = std::make_unique<VllmExchange>(settings, host, request, *endpoint);
+  exchange->start_prefill(turn);
+  return exchange;
+}
+
+VllmExchange::VllmExchange(const Settings& settings, const sdk::Host& host, const handoff_request& request,
+                           const Endpoint& endpoint)
+    : settings_(settings), host_(host), request_(request), body_(request.body), endpoint_(endpoint) {}
+
+void VllmExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
+  if (event.kind == HANDOFF_EVENT_END) {
+    on_end(event, turn);
+    return;
+  }
+  if (event.leg != leg_ || phase_ == Phase::settled) return;
+  const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
+  if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
+
+  if (phase_ == Phase::decoding) {
+    if (done) {  // the reply went to the client as it came
+      delivery_ = Delivery::sent;
+      phase_ = Phase::settled;
+    } else {
+      on_decode_failed(event, turn);
+    }
+  } else if (done && event.status >= 200 && event.status < 300) {
+    on_prefill_done(event, turn);
+  } else {
+    phase_ = Phase::settled;
+    turn.fail_with_leg(leg_);
+  }
+}
+
+void VllmExchange::start_prefill(sdk::Turn& turn) {
+  phase_ = Phase::prefilling;
+  const auto body = prefill_body(host_, body_, endpoint_);
+  // The client's own rank is about the engine it means to talk to; prefill may have fewer ranks and refuse
+  // it.
+  const std::array headers{
+      sdk::header(kEngineRankHeader, chosen_rank(request_, kPrefillRankHeader).value_or(""))};
+  sdk::Leg leg;
+  leg.id = ++leg_;
+  leg.role = HANDOFF_ROLE_PREFILL;
+  leg.target = HANDOFF_TARGET_PREFILL;
+  leg.reply = HANDOFF_REPLY_COLLECT;
+  leg.flags = HANDOFF_LEG_MAY_RESEND;
+  leg.headers = headers;
+  leg.body = body;
+  turn.start(leg);
+}
+
+void VllmExchange::on_prefill_done(const handoff_event& event, sdk::Turn& turn) {
+  const auto handoff = read_prefill_reply(host_, sdk::view(event.body));
+  switch (handoff.kind) {
+    case HandoffParams::Kind::missing:
+      on_missing_handoff(handoff.reason, handoff.cause, turn);
+      return;
+    case HandoffParams::Kind::invalid: {
+      phase_ = Phase::settled;
+      host_.count("invalid_handoff");
+      const std::string message =
+          "The prefill engine's handoff can't be used: " + std::string(handoff.reason) + ".";
+      turn.fail({.status = 502, .code = "invalid_prefill_handoff", .message = message, .leg = leg_});
+      return;
+    }
+    case HandoffParams::Kind::valid:
+      params_ = handoff.params;
+      start_decode(turn);
+  }
+}
+
+void VllmExchange::on_missing_handoff(std::string_view reason, std::string_view cause, sdk::Turn& turn) {
+  phase_ = Phase::settled;
+  host_.warn(reason, cause);
+  host_.count(reason);
+  if (settings_.on_missing_handoff == OnMissingHandoff::decode_only) {
+    turn.decode_only(reason, DecodeHeaders(request_).fields());
+    return;
+  }
+  turn.fail({.status = 502,
+             .code = "missing_prefill_handoff",
+             .message = "The prefill engine answered without a handoff.",
+             .leg = leg_});
+}
+
+void VllmExchange::start_decode(sdk::Turn& turn) {
+  phase_ = Phase::decoding;
+  delivery_ = Delivery::unknown;
+  const auto body = decode_body(host_, body_, endpoint_, params_);
+  const DecodeHeaders headers(request_);
+  sdk::Leg leg;
+  leg.id = ++leg_;
+  leg.role = HANDOFF_ROLE_DECODE;
+  leg.target = HANDOFF_TARGET_LOCAL;
+  leg.reply = HANDOFF_REPLY_RELAY;
+  leg.headers = headers.fields();
+  leg.body = body;
+  turn.start(leg);
+}
+
+void VllmExchange::on_decode_failed(const handoff_event& event, sdk::Turn& turn) {
+  delivery_ = (event.flags & HANDOFF_REQUEST_SENT) != 0 ? Delivery::sent : Delivery::unsent;
+  if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) {  // too late to say anything else
+    phase_ = Phase::settled;
+    return;
+  }
+  // The engine closed an idle connection while we took it from the pool. Whether it read the request is
+  // anyone's guess, so only an unsent handoff may go out again.
+  const bool lost_in_transit = event.cause == HANDOFF_CAUSE_RESET && (event.flags & HANDOFF_REUSED) != 0 &&
+                               (event.flags & HANDOFF_REPLY_STARTED) == 0;
+  if (!lost_in_transit || tried_again_) {
+    phase_ = Phase::settled;
+    turn.fail_with_leg(leg_);
+    return;
+  }
+  tried_again_ = true;
+  if (delivery_ == Delivery::unsent) {
+    start_decode(turn);
+    return;
+  }
+  host_.count("started_over");
+  params_.clear();
+  start_prefill(turn);
+}
+
+void VllmExchange::on_end(const handoff_event& event, sdk::Turn& turn) {
+  phase_ = Phase::settled;
+  if (params_.empty() || delivery_ == Delivery::sent) return;
+  // While a decode leg runs, the flag of END tells; after a start-over it tells of the first leg too, and a
+  // doubtful handoff is left to its lease.
+  const bool maybe_sent = delivery_ == Delivery::unknown && (event.flags & HANDOFF_REQUEST_SENT) != 0;
+  if (!maybe_sent) release(turn);
+  params_.clear();
+}
+
+void VllmExchange::release(sdk::Turn& turn) {
+  const std::string salt = random_salt(host_);
+  const auto body = release_body(host_, body_, endpoint_, params_, salt);
+  const DecodeHeaders headers(request_);
+  sdk::Leg leg;
+  leg.role = HANDOFF_ROLE_AUXILIARY;
+  leg.target = HANDOFF_TARGET_LOCAL;
+  leg.reply = HANDOFF_REPLY_DISCARD;
+  leg.deadline_ms = kReleaseDeadlineMs;
+  leg.name = "release";
+  leg.headers = headers.fields();
+  leg.body = body;
+  turn.background(leg);
+}
+
+}  // namespace handoff::vllm

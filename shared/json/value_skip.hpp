@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+/// Finding where values end, at memory speed. Internal to the scanner.
+namespace handoff::json {
+
+/// One past the end of a value that never ends (an unterminated string, an unmatched bracket).
+inline constexpr std::size_t kNoEnd = std::string_view::npos;
+
+/// The kinds of the brackets that are open, one bit each, so that depth costs no call stack: a body of
+/// nothing but brackets needs an eighth of its size.
+class BracketStack {
+ public:
+  bool empty() const { return depth_ == 0; }
+  void clear() { depth_ = 0; }
+  void push(bool is_object);
+  /// Closes the innermost bracket; false when none is open or it is of the other kind.
+  bool pop(bool is_object);
+  /// Gives back memory that an unusually deep text has taken.
+  void shrink();
+
+ private:
+  std::vector<std::uint64_t> words_;
+  std::size_t depth_ = 0;
+};
+
+/// Offset of the first byte at or after `at` that is not a space, tab, line feed or carriage return.
+std::size_t skip_space(std::string_view text, std::size_t at);
+
+/// Offset of the quote that closes the string whose first byte after the opening quote is `begin`.
+std::size_t find_closing_quote(std::string_view text, std::size_t begin);
+
+/// One past the bracket that matches the one at `open`. Only strings and brackets are looked at: what lies
+/// between them is the engine's to judge.
+std::size_t skip_nested(std::string_view text, std::size_t open, BracketStack& stack);
+
+/// One past the scalar at `begin`: it ends before white space, a comma, a colon, a quote or a bracket.
+std::size_t skip_scalar(std::string_view text, std::size_t begin);
+
+}  // namespace handoff::json

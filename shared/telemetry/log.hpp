@@ -1,0 +1,91 @@
+#pragma once
+
+#include <atomic>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "shared/telemetry/level.hpp"
+
+namespace handoff::telemetry {
+
+namespace detail {
+/// What `log_enabled` compares with; only `init_logging` sets it.
+inline std::atomic<Level> log_threshold{Level::off};
+}  // namespace detail
+
+/// Starts logging to standard error, or to `descriptor`, which must stay open. Call it in `main` before
+/// threads start; until then nothing is logged. A second call replaces the first, after writing what it can.
+void init_logging(Level level, int descriptor = 2);
+
+/// Writes what the descriptor takes without waiting. Lines are written by themselves when there are many, at
+/// warn and above, and every 200 ms; this is for the end of `main`.
+void flush_logging();
+
+/// Whether lines of this level are written. As cheap as one load.
+inline bool log_enabled(Level level) {
+  return level >= detail::log_threshold.load(std::memory_order_relaxed) && level != Level::off;
+}
+
+/// One line of the log: `2026-01-02T03:04:05.678Z INFO event key=value …`, written when the object goes.
+///
+///     LogLine(Level::info, "request_done").field("request_id", id).field("bytes", size).field("ms",
+///     elapsed);
+///
+/// When the level is off, fields cost a comparison. Values from strangers are safe: they are quoted, escaped
+/// and cut. Never blocks on the reader of the log. Any thread may build its own lines. Must not be kept
+/// across a co_await.
+class LogLine {
+ public:
+  LogLine(Level level, std::string_view event) : level_(level), enabled_(log_enabled(level)) {
+    if (enabled_) begin(event);
+  }
+  ~LogLine() {
+    if (enabled_) finish();
+  }
+  LogLine(const LogLine&) = delete;
+  LogLine& operator=(const LogLine&) = delete;
+
+  LogLine& field(std::string_view name, std::string_view value) {
+    if (enabled_) add_text(name, value);
+    return *this;
+  }
+  LogLine& field(std::string_view name, const char* value) { return field(name, std::string_view(value)); }
+  LogLine& field(std::string_view name, const std::string& value) {
+    return field(name, std::string_view(value));
+  }
+  LogLine& field(std::string_view name, bool value) { return field(name, value ? "true" : "false"); }
+
+  /// Three decimals.
+  LogLine& field(std::string_view name, double value) {
+    if (enabled_) add_double(name, value);
+    return *this;
+  }
+
+  template <std::integral T>
+  LogLine& field(std::string_view name, T value) {
+    if (!enabled_) return *this;
+    if constexpr (std::signed_integral<T>) {
+      add_signed(name, value);
+    } else {
+      add_unsigned(name, value);
+    }
+    return *this;
+  }
+
+ private:
+  void begin(std::string_view event);
+  void finish();
+  bool add_name(std::string_view name);
+  void add_text(std::string_view name, std::string_view value);
+  void add_double(std::string_view name, double value);
+  void add_signed(std::string_view name, std::int64_t value);
+  void add_unsigned(std::string_view name, std::uint64_t value);
+
+  Level level_;
+  bool enabled_;
+  std::string line_;
+};
+
+}  // namespace handoff::telemetry

@@ -1,0 +1,475 @@
+// The backend's side of a DisaggregatedExchange: checking and recording its actions, telling it events.
+#include <algorithm>
+#include <cstring>
+
+#include "sidecar/backend_services.hpp"
+#include "sidecar/disaggregated_exchange.hpp"
+#include "sidecar/disaggregated_exchange_state.hpp"
+#include "sidecar/leg_head.hpp"
+#include "sidecar/request_target.hpp"
+
+/// One entry of a backend: valid while the entry runs.
+struct handoff_turn {
+  handoff::sidecar::DisaggregatedExchange* exchange;
+};
+
+namespace handoff::sidecar {
+namespace {
+
+constexpr milliseconds kBackgroundDeadline{5000};
+
+std::string_view view(handoff_bytes bytes) {
+  return bytes.size == 0 ? std::string_view{} : std::string_view{bytes.data, bytes.size};
+}
+handoff_bytes to_abi(std::string_view text) {
+  return {text.data(), text.size()};
+}
+
+bool is_token(std::string_view text) {
+  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+// Nothing that could end a header line may come out of a plugin.
+bool is_header_text(std::string_view text) {
+  return std::none_of(text.begin(), text.end(), [](char c) { return c == '\r' || c == '\n' || c == '\0'; });
+}
+bool are_headers(const handoff_header* headers, std::size_t count) {
+  return std::all_of(headers, headers + count, [](const auto& field) {
+    return field.name.size > 0 && is_header_text(view(field.name)) && is_header_text(view(field.value)) &&
+           view(field.name).find_first_of(" :") == std::string_view::npos;
+  });
+}
+bool is_target(std::string_view text) {
+  return text.empty() || (text[0] == '/' && is_header_text(text) && text.find(' ') == std::string_view::npos);
+}
+
+std::uint32_t cause_of(LegFailure failure) {
+  switch (failure) {
+    case LegFailure::connect:
+      return HANDOFF_CAUSE_CONNECT;
+    case LegFailure::connect_timeout:
+      return HANDOFF_CAUSE_CONNECT_TIMEOUT;
+    case LegFailure::read_timeout:
+      return HANDOFF_CAUSE_READ_TIMEOUT;
+    case LegFailure::deadline:
+      return HANDOFF_CAUSE_DEADLINE;
+    case LegFailure::malformed:
+      return HANDOFF_CAUSE_MALFORMED;
+    case LegFailure::too_large:
+      return HANDOFF_CAUSE_TOO_LARGE;
+    case LegFailure::overloaded:
+      return HANDOFF_CAUSE_OVERLOADED;
+    default:
+      return HANDOFF_CAUSE_RESET;
+  }
+}
+
+std::uint32_t outcome_of(ExchangeOutcome outcome) {
+  switch (outcome) {
+    case ExchangeOutcome::answered:
+      return HANDOFF_OUTCOME_ANSWERED;
+    case ExchangeOutcome::client_gone:
+      return HANDOFF_OUTCOME_CLIENT_GONE;
+    case ExchangeOutcome::broken:
+      return HANDOFF_OUTCOME_BROKEN;
+    case ExchangeOutcome::cancelled:
+      return HANDOFF_OUTCOME_SHUTDOWN;
+  }
+  return HANDOFF_OUTCOME_BROKEN;
+}
+
+std::uint64_t monotonic_ms() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch()).count());
+}
+std::uint64_t unix_ms() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+}
+
+std::uint32_t leg_flags(const UpstreamLeg& leg) {
+  std::uint32_t flags = 0;
+  if (leg.request_sent()) flags |= HANDOFF_REQUEST_SENT;
+  if (leg.on_reused()) flags |= HANDOFF_REUSED;
+  if (leg.reply_started()) flags |= HANDOFF_REPLY_STARTED;
+  return flags;
+}
+
+// A struct of the backend's as we know it: what its version lacks is zero.
+template <class Struct>
+Struct known_part(const Struct* given) {
+  Struct out{};
+  std::memcpy(&out, given, std::min<std::size_t>(given->struct_size, sizeof(Struct)));
+  return out;
+}
+
+}  // namespace
+
+// -------------------------------------------------------------------------------------------- telling
+
+handoff_status DisaggregatedExchange::begin() {
+  const auto& head = request_->head;
+  abi_headers_.reserve(head.fields.size());
+  for (const auto& field : head.fields) abi_headers_.push_back({to_abi(field.name), to_abi(field.value)});
+  handoff_request request{};
+  request.struct_size = sizeof(request);
+  request.method = to_abi(head.method);
+  request.target = to_abi(head.target);
+  request.path = to_abi(request_->path);
+  request.headers = abi_headers_.data();
+  request.header_count = abi_headers_.size();
+  request.body = sidecar::to_abi(request_->scan, request_->scan_status, request_->body.view(), abi_members_);
+  if (const auto* prefill = std::get_if<PrefillEndpoint>(&request_->prefill)) {
+    request.has_prefill = 1;
+    request.prefill_host = to_abi(prefill->host());
+    request.prefill_port = prefill->port();
+  }
+  request.request_id = to_abi(request_->record.request_id);
+  request.now_ms = monotonic_ms();
+  request.unix_ms = unix_ms();
+  handoff_turn turn{this};
+  in_entry_ = true;
+  const auto status = services_.backend->begin(request, &turn, exchange_);
+  in_entry_ = false;
+  services_.backend_services->end_entry();
+  return status;
+}
+
+handoff_status DisaggregatedExchange::deliver(const Event& event) {
+  handoff_event out{};
+  out.struct_size = sizeof(out);
+  out.kind = event.kind;
+  out.leg = event.leg->id;
+  out.now_ms = monotonic_ms();
+  out.unix_ms = unix_ms();
+  const auto& upstream = *event.leg->upstream;
+  out.flags = leg_flags(upstream);
+  if (relay_.started()) out.flags |= HANDOFF_CLIENT_STARTED;
+  std::vector<handoff_header> headers;
+  if (upstream.times().head != Clock::time_point{}) {
+    out.status = upstream.head().status;
+    for (const auto& field : upstream.head().fields)
+      headers.push_back({to_abi(field.name), to_abi(field.value)});
+  }
+  out.headers = headers.data();
+  out.header_count = headers.size();
+  if (event.kind == HANDOFF_EVENT_LEG_FAILED) out.cause = cause_of(event.leg->failure);
+  if (event.kind == HANDOFF_EVENT_LEG_DONE) out.body = to_abi(event.leg->collected);
+  if (event.kind == HANDOFF_EVENT_LEG_BODY) out.body = to_abi(event.piece);
+  handoff_turn turn{this};
+  in_entry_ = true;
+  const auto status = exchange_.event(out, &turn);
+  in_entry_ = false;
+  services_.backend_services->end_entry();
+  return status;
+}
+
+void DisaggregatedExchange::tell_end(ExchangeOutcome outcome) {
+  if (!exchange_.active()) return;
+  handoff_event out{};
+  out.struct_size = sizeof(out);
+  out.kind = HANDOFF_EVENT_END;
+  out.leg = HANDOFF_NO_LEG;
+  out.outcome = outcome_of(outcome);
+  out.now_ms = monotonic_ms();
+  out.unix_ms = unix_ms();
+  if (relay_.started()) out.flags |= HANDOFF_CLIENT_STARTED;
+  for (auto leg = legs_.rbegin(); leg != legs_.rend(); ++leg) {
+    if ((*leg)->role != HANDOFF_ROLE_DECODE) continue;
+    if ((*leg)->upstream) out.flags |= leg_flags(*(*leg)->upstream);
+    break;
+  }
+  handoff_turn turn{this};
+  in_entry_ = true;
+  ending_ = true;
+  if (exchange_.event(out, &turn) != HANDOFF_OK) services_.counters.add("backend_failed_at_end");
+  in_entry_ = false;
+  services_.backend_services->end_entry();
+  exchange_.end();
+}
+
+// ------------------------------------------------------------------------------------------- checking
+
+DisaggregatedExchange::Leg* DisaggregatedExchange::find(std::uint32_t id) const {
+  for (const auto& leg : legs_) {
+    if (leg->id == id) return leg.get();
+  }
+  return nullptr;
+}
+
+handoff_status DisaggregatedExchange::check_leg(const handoff_leg& leg) const {
+  if (leg.role > HANDOFF_ROLE_AUXILIARY || leg.target > HANDOFF_TARGET_LOCAL || leg.port > 65535)
+    return HANDOFF_INVALID;
+  if (leg.reply > HANDOFF_REPLY_DISCARD) return HANDOFF_INVALID;
+  if (leg.target == HANDOFF_TARGET_PREFILL && !std::holds_alternative<PrefillEndpoint>(request_->prefill)) {
+    return HANDOFF_INVALID;
+  }
+  if (!is_target(view(leg.path)) || !is_header_text(view(leg.method)) ||
+      view(leg.method).find(' ') != std::string_view::npos || !are_headers(leg.headers, leg.header_count)) {
+    return HANDOFF_INVALID;
+  }
+  return HANDOFF_OK;
+}
+
+std::optional<std::vector<std::string_view>> DisaggregatedExchange::body_of(
+    const handoff_leg& leg, std::unique_ptr<char[]>& fresh) const {
+  const auto original = request_->body.view();
+  if ((leg.flags & HANDOFF_LEG_CLIENT_BODY) != 0) return std::vector<std::string_view>{original};
+  std::size_t fresh_size = 0;
+  for (const auto& piece : std::span(leg.body, leg.piece_count)) {
+    if (piece.data != nullptr) {
+      fresh_size += piece.size;
+    } else if (piece.offset > original.size() || piece.size > original.size() - piece.offset) {
+      return std::nullopt;
+    }
+  }
+  fresh = std::make_unique_for_overwrite<char[]>(fresh_size);
+  std::vector<std::string_view> body;
+  body.reserve(leg.piece_count);
+  char* at = fresh.get();
+  bool last_is_fresh = false;
+  for (const auto& piece : std::span(leg.body, leg.piece_count)) {
+    if (piece.data == nullptr) {
+      body.push_back(original.substr(piece.offset, piece.size));
+      last_is_fresh = false;
+    } else {
+      std::memcpy(at, piece.data, piece.size);
+      // New bytes that follow new bytes become one piece.
+      if (last_is_fresh) {
+        body.back() = {body.back().data(), body.back().size() + piece.size};
+      } else {
+        body.emplace_back(at, piece.size);
+      }
+      at += piece.size;
+      last_is_fresh = true;
+    }
+  }
+  return body;
+}
+
+EngineAddress DisaggregatedExchange::engine_of(const handoff_leg& leg) const {
+  if (leg.target == HANDOFF_TARGET_LOCAL) {
+    const auto& local = services_.plan.local_engine;
+    return leg.port == 0 ? local : make_engine_address(local.host, static_cast<std::uint16_t>(leg.port));
+  }
+  const auto& prefill = std::get<PrefillEndpoint>(request_->prefill);
+  const auto port = leg.port == 0 ? prefill.port() : static_cast<std::uint16_t>(leg.port);
+  return make_engine_address(prefill.host(), port);
+}
+
+std::string DisaggregatedExchange::head_of(const handoff_leg& leg, const EngineAddress& engine,
+                                           std::size_t body_size) const {
+  std::vector<HeaderOverride> overrides;
+  for (const auto& field : std::span(leg.headers, leg.header_count)) {
+    overrides.push_back({view(field.name), view(field.value)});
+  }
+  const bool is_read = leg.reply == HANDOFF_REPLY_COLLECT || leg.reply == HANDOFF_REPLY_STREAM ||
+                       (leg.flags & HANDOFF_LEG_WANT_BODY) != 0;
+  const bool own_headers = (leg.flags & HANDOFF_LEG_NO_CLIENT_HEADERS) == 0;
+  std::string buffer;
+  const LegHead head{
+      .method = leg.method.size == 0 ? request_->head.method : view(leg.method),
+      .target = leg.path.size == 0 ? origin_form(request_->head.target, buffer) : view(leg.path),
+      .engine = &engine,
+      .client = own_headers ? &request_->head : nullptr,
+      .overrides = overrides,
+      .keep_accept_encoding = !is_read,
+      .request_id_if_absent = request_->record.request_id};
+  LegFraming framing;
+  if (body_size > 0 || view(leg.method) != "GET") framing.content_length = body_size;
+  return write_leg_head(head, framing);
+}
+
+namespace {
+
+std::size_t total_size(const std::vector<std::string_view>& pieces) {
+  std::size_t size = 0;
+  for (const auto piece : pieces) size += piece.size();
+  return size;
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------------ recording
+
+handoff_status DisaggregatedExchange::start(const handoff_leg& given) {
+  const auto spec = known_part(&given);
+  if (!in_entry_ || ending_ || claim_ == Claim::final) return HANDOFF_WRONG_STATE;
+  if (spec.reply == HANDOFF_REPLY_RELAY && claim_ != Claim::none) return HANDOFF_WRONG_STATE;
+  if (const auto status = check_leg(spec); status != HANDOFF_OK) return status;
+  if (find(spec.id) != nullptr || legs_.size() == HANDOFF_MAX_LEGS) return HANDOFF_INVALID;
+  const auto& config = services_.plan.config;
+  auto leg = std::make_unique<Leg>(services_);
+  auto body = body_of(spec, leg->fresh);
+  if (!body) return HANDOFF_INVALID;
+  leg->body = std::move(*body);
+  leg->id = spec.id;
+  leg->role = spec.role;
+  leg->reply = spec.reply;
+  leg->flags = spec.flags;
+  leg->linger = milliseconds(spec.linger_ms);
+  leg->deadline = milliseconds(spec.deadline_ms);
+  if (spec.deadline_ms == 0 && spec.role == HANDOFF_ROLE_PREFILL) leg->deadline = config.prefill_deadline;
+  if (spec.deadline_ms == 0 && spec.role == HANDOFF_ROLE_AUXILIARY) leg->deadline = config.connect_timeout;
+  leg->reply_limit = spec.reply_limit == 0 ? config.max_prefill_response_bytes : spec.reply_limit;
+  leg->engine = engine_of(spec);
+  leg->is_head = view(spec.method) == "HEAD";
+  leg->head = head_of(spec, leg->engine, total_size(leg->body));
+  if (spec.reply == HANDOFF_REPLY_RELAY) claim_ = Claim::leg;
+  actions_.emplace_back(StartLeg{leg.get()});
+  legs_.push_back(std::move(leg));
+  return HANDOFF_OK;
+}
+
+handoff_status DisaggregatedExchange::cancel_leg(std::uint32_t id) {
+  auto* leg = find(id);
+  if (leg == nullptr) return HANDOFF_INVALID;
+  if (!in_entry_ || ending_) return HANDOFF_WRONG_STATE;
+  actions_.emplace_back(CancelLeg{leg});
+  return HANDOFF_OK;
+}
+
+handoff_status DisaggregatedExchange::relay_leg(std::uint32_t id) {
+  auto* leg = find(id);
+  if (leg == nullptr || leg->given_up) return HANDOFF_INVALID;
+  const bool held = leg->reply == HANDOFF_REPLY_HOLD && (!leg->finished || leg->failure == LegFailure::none);
+  const bool collected =
+      leg->reply == HANDOFF_REPLY_COLLECT && leg->finished && leg->failure == LegFailure::none;
+  if (!held && !collected) return HANDOFF_INVALID;
+  if (!may_answer()) return HANDOFF_WRONG_STATE;
+  claim_ = Claim::leg;
+  actions_.emplace_back(RelayLeg{leg});
+  return HANDOFF_OK;
+}
+
+handoff_status DisaggregatedExchange::respond(const handoff_reply& given) {
+  const auto reply = known_part(&given);
+  if (reply.status < 200 || reply.status > 599 || !are_headers(reply.headers, reply.header_count))
+    return HANDOFF_INVALID;
+  if (!may_answer()) return HANDOFF_WRONG_STATE;
+  const auto original = request_->body.view();
+  Respond action{.answer = {reply.status, {}, {}}, .more = reply.more};
+  for (const auto& field : std::span(reply.headers, reply.header_count)) {
+    action.answer.headers.emplace_back(view(field.name), view(field.value));
+  }
+  for (const auto& piece : std::span(reply.body, reply.piece_count)) {
+    if (piece.data != nullptr) {
+      action.answer.body.append(piece.data, piece.size);
+    } else if (piece.offset <= original.size() && piece.size <= original.size() - piece.offset) {
+      action.answer.body.append(original.substr(piece.offset, piece.size));
+    } else {
+      return HANDOFF_INVALID;
+    }
+  }
+  claim_ = reply.more ? Claim::stream : Claim::final;
+  Write first{std::move(action.answer.body), false};
+  if (!reply.more) action.answer.body = std::move(first.bytes);
+  actions_.emplace_back(std::move(action));
+  if (reply.more && !first.bytes.empty()) actions_.emplace_back(std::move(first));
+  return HANDOFF_OK;
+}
+
+handoff_status DisaggregatedExchange::write(std::span<const handoff_piece> pieces, bool last) {
+  if (!in_entry_ || ending_ || claim_ != Claim::stream) return HANDOFF_WRONG_STATE;
+  const auto original = request_->body.view();
+  Write action{{}, last};
+  for (const auto& piece : pieces) {
+    if (piece.data != nullptr) {
+      action.bytes.append(piece.data, piece.size);
+    } else if (piece.offset <= original.size() && piece.size <= original.size() - piece.offset) {
+      action.bytes.append(original.substr(piece.offset, piece.size));
+    } else {
+      return HANDOFF_INVALID;
+    }
+  }
+  if (last) claim_ = Claim::final;
+  actions_.emplace_back(std::move(action));
+  return HANDOFF_OK;
+}
+
+handoff_status DisaggregatedExchange::fail(const handoff_failure& given) {
+  const auto failure = known_part(&given);
+  if (failure.status < 400 || failure.status > 599 || !is_token(view(failure.code))) return HANDOFF_INVALID;
+  if (!in_entry_ || ending_ || claim_ == Claim::final) return HANDOFF_WRONG_STATE;
+  claim_ = Claim::final;
+  std::optional<std::string_view> param;
+  if (failure.param.size > 0) param = view(failure.param);
+  Answer answer{failure.status,
+                {{"content-type", "application/json"}},
+                error_body(view(failure.code), error_type(failure.status), view(failure.message), param)};
+  if (failure.retry_after_s != 0)
+    answer.headers.emplace_back("retry-after", std::to_string(failure.retry_after_s));
+  request_->record.error_code = view(failure.code);
+  actions_.emplace_back(Respond{std::move(answer), false});
+  return HANDOFF_OK;
+}
+
+handoff_status DisaggregatedExchange::fail_with_leg(std::uint32_t id) {
+  auto* leg = find(id);
+  if (leg == nullptr || !leg->finished) return HANDOFF_INVALID;
+  if (!may_answer()) return HANDOFF_WRONG_STATE;
+  claim_ = Claim::final;
+  actions_.emplace_back(FailWithLeg{leg});
+  return HANDOFF_OK;
+}
+
+handoff_status DisaggregatedExchange::decode_only(std::string_view reason,
+                                                  std::span<const handoff_header> headers) {
+  if (!is_token(reason) || !are_headers(headers.data(), headers.size())) return HANDOFF_INVALID;
+  if (!may_answer()) return HANDOFF_WRONG_STATE;
+  claim_ = Claim::final;
+  request_->record.reason = reason;
+  for (const auto& field : headers) decode_only_headers_.emplace_back(view(field.name), view(field.value));
+  actions_.emplace_back(DecodeOnly{});
+  return HANDOFF_OK;
+}
+
+handoff_status DisaggregatedExchange::background(const handoff_leg& given) {
+  const auto spec = known_part(&given);
+  if (!in_entry_) return HANDOFF_WRONG_STATE;
+  if (const auto status = check_leg(spec); status != HANDOFF_OK) return status;
+  if (spec.name.size > 0 && !is_token(view(spec.name))) return HANDOFF_INVALID;
+  std::unique_ptr<char[]> fresh;
+  const auto body = body_of(spec, fresh);
+  if (!body) return HANDOFF_INVALID;
+  BackgroundCalls::Call call;
+  call.name = spec.name.size == 0 ? "unnamed" : view(spec.name);
+  call.engine = engine_of(spec);
+  call.head = head_of(spec, call.engine, total_size(*body));
+  call.body.reserve(total_size(*body));
+  for (const auto piece : *body) call.body.append(piece);
+  call.deadline = spec.deadline_ms == 0 ? kBackgroundDeadline : milliseconds(spec.deadline_ms);
+  services_.background.start(std::move(call));
+  return HANDOFF_OK;
+}
+
+// ------------------------------------------------------------------------- the functions of the host table
+
+void install_actions(handoff_host_api& api) {
+  api.start = [](handoff_turn* turn, const handoff_leg* leg) { return turn->exchange->start(*leg); };
+  api.cancel = [](handoff_turn* turn, std::uint32_t leg) { return turn->exchange->cancel_leg(leg); };
+  api.relay = [](handoff_turn* turn, std::uint32_t leg) { return turn->exchange->relay_leg(leg); };
+  api.respond = [](handoff_turn* turn, const handoff_reply* reply) {
+    return turn->exchange->respond(*reply);
+  };
+  api.write = [](handoff_turn* turn, const handoff_piece* pieces, std::size_t count, bool last) {
+    return turn->exchange->write({pieces, count}, last);
+  };
+  api.fail = [](handoff_turn* turn, const handoff_failure* failure) {
+    return turn->exchange->fail(*failure);
+  };
+  api.fail_with_leg = [](handoff_turn* turn, std::uint32_t leg) {
+    return turn->exchange->fail_with_leg(leg);
+  };
+  api.decode_only = [](handoff_turn* turn, handoff_bytes reason, const handoff_header* headers,
+                       std::size_t count) {
+    return turn->exchange->decode_only(view(reason), {headers, count});
+  };
+  api.background = [](handoff_turn* turn, const handoff_leg* leg) {
+    return turn->exchange->background(*leg);
+  };
+}
+
+}  // namespace handoff::sidecar

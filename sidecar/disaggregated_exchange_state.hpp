@@ -1,0 +1,43 @@
+// The parts of a DisaggregatedExchange that only its two .cpp files see.
+#pragma once
+
+#include "sidecar/disaggregated_exchange.hpp"
+
+namespace handoff::sidecar {
+
+/// A leg as the backend asked for it, and how far it is.
+struct DisaggregatedExchange::Leg {
+  Leg(LoopServices& services) : share(services.budget), wake(services.context.get_executor()) {}
+
+  std::uint32_t id = 0;
+  std::uint32_t role = 0;
+  std::uint32_t reply = 0;
+  std::uint32_t flags = 0;
+  milliseconds linger{0};
+  milliseconds deadline{0};
+  std::size_t reply_limit = 0;
+  EngineAddress engine;
+  std::string head;
+  bool is_head = false;
+  std::unique_ptr<char[]> fresh;  // the bytes that the backend added; the others lie in the request's body
+  std::vector<std::string_view> body;
+
+  std::unique_ptr<UpstreamLeg> upstream;
+  std::string collected;  // COLLECT: all; HOLD: what is held back; STREAM: one piece
+  BudgetShare share;
+  Signal wake;                    // for a leg that waits for the backend or the client
+  std::optional<Deadline> timer;  // linger, or the pause before a retry
+  LegFailure failure = LegFailure::none;
+  bool relay_requested = false;
+  bool relayed = false;
+  bool given_up = false;
+  bool finished = false;
+};
+
+struct DisaggregatedExchange::Event {
+  std::uint32_t kind = 0;
+  Leg* leg = nullptr;
+  std::string piece;  // LEG_BODY
+};
+
+}  // namespace handoff::sidecar

@@ -1,0 +1,51 @@
+// What the objects of one event loop share.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sidecar/backend_host.hpp"
+#include "sidecar/background_calls.hpp"
+#include "sidecar/counters.hpp"
+#include "sidecar/deadline_queue.hpp"
+#include "sidecar/forgery_guard.hpp"
+#include "sidecar/memory_budget.hpp"
+#include "sidecar/prefill_allowlist.hpp"
+#include "sidecar/readiness.hpp"
+#include "sidecar/sidecar_config.hpp"
+#include "sidecar/upstream_leg.hpp"
+#include "sidecar/upstream_pool.hpp"
+
+namespace handoff::sidecar {
+
+/// Decided at start and never changed: shared by all loops.
+struct SharedPlan {
+  SidecarConfig config;
+  std::optional<LoadedBackend> backend;
+  ForgeryGuard guard;
+  PrefillAllowlist allowlist;
+  EngineAddress local_engine;
+};
+
+class BackendServices;
+
+/// References to a loop's parts, owned by EventLoop. Nothing in here is touched by another thread, except
+/// `plan`, which is constant, and `readiness`, which is atomic.
+struct LoopServices {
+  const SharedPlan& plan;
+  Readiness& readiness;
+  net::io_context& context;
+  DeadlineQueue& deadlines;
+  LegContext& legs;
+  MemoryBudget& budget;
+  Counters& counters;
+  BackgroundCalls& background;
+  std::span<char> scratch;
+  BackendInstance* backend = nullptr;
+  BackendServices* backend_services = nullptr;
+  bool draining = false;
+};
+
+}  // namespace handoff::sidecar

@@ -1,0 +1,73 @@
+// handoff-sidecar: read the settings, load the backend, bind, run until told to stop.
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "shared/config/environment.hpp"
+#include "shared/telemetry/log.hpp"
+#include "sidecar/sidecar.hpp"
+#include "sidecar/start_up.hpp"
+
+namespace {
+
+using namespace handoff;
+
+constexpr int kBadConfiguration = 2;
+
+// Each exchange takes up to three descriptors, and the usual soft limit is made for shells.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void log_start(const sidecar::StartUp& start, const sidecar::Sidecar& running) {
+  const auto& config = start.plan.config;
+  // The first line, whatever the level: whoever started us with port 0 reads the ports from it.
+  const auto level = telemetry::parse_level(config.log_level).value_or(telemetry::Level::info);
+  telemetry::init_logging(telemetry::Level::info);
+  telemetry::LogLine(telemetry::Level::info, "listening")
+      .field("address", config.bind)
+      .field("port", running.port())
+      .field("admin_port", running.admin_port())
+      .field("engine", start.plan.local_engine.authority)
+      .field("backend", start.plan.backend ? start.plan.backend->describe() : "none")
+      .field("model", config.model_name);
+  telemetry::flush_logging();
+  telemetry::init_logging(level);
+  for (const auto& warning : start.warnings) {
+    telemetry::LogLine(telemetry::Level::warn, "configuration").field("warning", warning);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    const auto start = sidecar::prepare(std::vector<std::string>(argv + 1, argv + argc),
+                                        config::Environment::from_process());
+    if (start.what == sidecar::StartUp::What::print_and_exit) {
+      std::fputs(start.text.c_str(), stdout);
+      return 0;
+    }
+    if (start.what == sidecar::StartUp::What::refuse) {
+      std::fputs(start.text.c_str(), stderr);
+      return kBadConfiguration;
+    }
+    raise_descriptor_limit();
+    sidecar::Sidecar running(start.plan, start.backend_values);
+    log_start(start, running);
+    running.run();
+    telemetry::flush_logging();
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "handoff-sidecar: %s\n", error.what());
+    return kBadConfiguration;
+  }
+}

@@ -1,0 +1,160 @@
+// One request to an engine and its reply.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sidecar/http1/message_head.hpp"
+#include "sidecar/http1/message_parser.hpp"
+#include "sidecar/upstream_pool.hpp"
+
+namespace handoff::sidecar {
+
+/// Why a leg has no complete reply.
+enum class LegFailure {
+  none,
+  connect,
+  connect_timeout,
+  read_timeout,
+  deadline,
+  reset,
+  malformed,
+  too_large,
+  overloaded,
+  cancelled,
+  upload,  // the body's source failed: the client left or sent rubbish; its own error says which
+};
+
+std::string_view name_of(LegFailure failure);
+
+/// Where a request body comes from while it is still arriving.
+class BodySource {
+ public:
+  virtual ~BodySource() = default;
+  /// Appends what has arrived, framed for the engine. Empty and not finished: nothing is there yet.
+  virtual bool try_next(std::string& wire) = 0;  // false: the source failed
+  virtual bool finished() const = 0;
+  /// Suspends until more has arrived or the source failed.
+  virtual Awaitable<> wait() = 0;
+  virtual void cancel_wait() = 0;
+};
+
+/// The request as it goes on the wire. `head` ends with the empty line. Pieces are borrowed until the leg is
+/// closed.
+struct LegRequest {
+  EngineAddress engine;
+  std::string head;
+  std::span<const std::string_view> body;
+  BodySource* upload = nullptr;  // instead of body
+  bool is_head = false;
+  bool may_resend = false;        // sending it twice does no harm
+  milliseconds deadline{0};       // for all of it; zero: none
+  std::function<void()> on_sent;  // called when all of it has been written
+};
+
+/// What legs of one loop share.
+struct LegContext {
+  net::io_context& context;
+  UpstreamPool& pool;
+  std::span<char> scratch;  // one read; its content is gone at the next suspension
+  http1::HeadLimits head_limits;
+  milliseconds connect_timeout;
+  milliseconds read_timeout;
+};
+
+struct LegTimes {
+  Clock::time_point started{}, sent{}, head{}, done{};
+};
+
+/// A conversation with an engine: open() sends the request and reads the reply's head, read() gives its body
+/// piece by piece. Owned by an exchange; all on one loop. close() or destruction before the reply's end
+/// closes the connection, which is what tells an engine to abort the request; after the end it goes back to
+/// the pool.
+class UpstreamLeg {
+ public:
+  UpstreamLeg(LegContext& context, LegRequest request);
+  ~UpstreamLeg();
+  UpstreamLeg(const UpstreamLeg&) = delete;
+  UpstreamLeg& operator=(const UpstreamLeg&) = delete;
+
+  /// Suspends until the final head is there. Retries once on a new connection if a kept one fails before any
+  /// byte of the reply and the request may be sent again.
+  Awaitable<LegFailure> open();
+
+  struct Body {
+    LegFailure failure = LegFailure::none;
+    bool complete = false;
+    std::span<const std::string_view> pieces;  // until the next suspension of the loop's thread in any leg
+  };
+  /// What came together with the head, without waiting. Once, after open().
+  Body first();
+  /// Suspends until there is more.
+  Awaitable<Body> read();
+
+  /// Makes open() and read() end soon with `cancelled`. May be called from anywhere on the loop.
+  void cancel();
+  /// Makes a suspended read() return with nothing, so that its caller can look at what has changed. Without one, nothing
+  /// happens: open() goes on.
+  void nudge();
+  /// Closes the connection now; only when neither open() nor read() is suspended.
+  void close();
+
+  const http1::ResponseHead& head() const { return head_; }
+  const LegTimes& times() const { return times_; }
+  std::uint64_t body_bytes() const { return body_bytes_; }
+  bool request_sent() const { return any_sent_; }
+  bool fully_sent() const { return times_.sent != Clock::time_point{} && !cut_short_; }
+  bool reply_started() const { return reply_started_; }
+  bool on_reused() const { return reused_; }
+  bool cancelled() const { return cancelled_; }
+
+ private:
+  Awaitable<LegFailure> attempt(bool allow_kept);
+  Awaitable<LegFailure> connect();
+  Awaitable<LegFailure> connect_one(const tcp::endpoint& endpoint, Socket& socket);
+  Awaitable<LegFailure> send();
+  Awaitable<LegFailure> send_wire(std::span<iovec> pieces);
+  Awaitable<LegFailure> send_upload();
+  Awaitable<LegFailure> read_head();
+  Awaitable<bool> wait_readable();
+  Awaitable<bool> wait_writable();
+  LegFailure interrupted() const;
+  Body take_body(std::string_view data);
+  Body finish_at_end();
+  void release();
+  void on_deadline();
+  bool early_reply() const;
+
+  LegContext& context_;
+  LegRequest request_;
+  std::unique_ptr<UpstreamConnection> connection_;
+  http1::ResponseParser parser_;
+  http1::ResponseHead head_;
+  std::vector<std::string_view> pieces_;
+  std::string carry_;        // bytes read but not yet understood
+  std::string first_bytes_;  // body bytes that came with the head
+  LegTimes times_;
+  std::optional<Deadline> overall_;
+  Socket* connecting_ = nullptr;
+  net::ip::basic_resolver<tcp, Executor>* resolving_ = nullptr;
+  std::uint64_t body_bytes_ = 0;
+  bool any_sent_ = false;
+  bool reply_started_ = false;
+  bool reused_ = false;
+  bool cancelled_ = false;
+  bool reading_ = false;
+  bool nudged_ = false;
+  bool silent_too_long_ = false;
+  bool past_deadline_ = false;
+  bool read_was_full_ = false;
+  bool cut_short_ = false;  // the engine answered before it had the whole request
+};
+
+}  // namespace handoff::sidecar

@@ -1,0 +1,241 @@
+"""The proxies under test. Each one starts between clients and one fake engine, on one core."""
+
+import os
+import re
+import resource
+import shutil
+import socket
+import time
+
+from . import RigError
+from .children import tail
+from .machine import free_port
+
+_TOOL_PORT = re.compile(r"listening port=(\d+)")
+# The sidecar's first log line names its port; the wording and the format of the log may change.
+_SIDECAR_PORT = re.compile(r"listening.*?\bport\"?\s*[=:]\s*\"?(\d+)", re.IGNORECASE)
+
+
+class Running:
+    """A started product: where to send, which processes to watch."""
+
+    def __init__(self, child, port):
+        self.child = child
+        self.port = port
+
+    @property
+    def pids(self):
+        return [self.child.pid] + [pid for pid, _ in self.child.descendants()]
+
+
+def wait_until_answering(port, child, seconds=10):
+    """One POST must come back with 200, so that a measurement never starts on a cold or broken path."""
+    body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":1}'
+    request = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+               f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n").encode() + body
+    limit = time.monotonic() + seconds
+    last = "no connection"
+    while time.monotonic() < limit:
+        if child.process.poll() is not None:
+            raise RigError(f"{child.name} ended while it was starting:\n{tail(child.stderr_path)}")
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+                connection.sendall(request)
+                answer = connection.recv(4096)
+            if answer.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")):
+                return
+            last = answer.split(b"\r\n", 1)[0].decode(errors="replace") or "an empty answer"
+        except OSError as error:
+            last = str(error)
+        time.sleep(0.02)
+    raise RigError(f"{child.name} on port {port} does not answer a POST with 200 within {seconds} s: {last}\n"
+                   f"{tail(child.stderr_path)}")
+
+
+class Product:
+    """`command` and `env` describe a start on a given port; port 0 lets the product choose where it can."""
+
+    def __init__(self, name, children, options):
+        self.name = name
+        self.children = children
+        self.options = options
+
+    chooses_port = False
+    port_pattern = None
+
+    def command(self, port, engine_port, single_process=False):
+        raise NotImplementedError
+
+    def env(self, port, engine_port):  # pylint: disable=unused-argument
+        return None
+
+    def start(self, engine_port, core, wrapper=(), start_seconds=10):
+        port = 0 if self.chooses_port else free_port()
+        child = self.children.start(self.name, list(wrapper) + self.command(port, engine_port, bool(wrapper)),
+                                    core=core, env=self.env(port, engine_port))
+        try:
+            if self.chooses_port:
+                port = int(child.wait_for(self.port_pattern, start_seconds).group(1))
+            wait_until_answering(port, child, start_seconds)
+        except RigError:
+            self.children.stop(child)
+            raise
+        return Running(child, port)
+
+    def write_config(self, name, text):
+        path = os.path.join(self.children.work_dir, name)
+        with open(path, "w") as file:
+            file.write(text)
+        return path
+
+
+class Relay(Product):
+    chooses_port = True
+    port_pattern = _TOOL_PORT
+
+    def command(self, port, engine_port, single_process=False):
+        return [self.options.tool("bench-relay"), "--port", str(port), "--upstream-port", str(engine_port)]
+
+
+class Nginx(Product):
+    """`body_in_memory`: a client body buffer large enough for every body sent, instead of the default 16 KB with
+    a temporary file behind it."""
+
+    def __init__(self, name, children, options, body_in_memory):
+        super().__init__(name, children, options)
+        self.body_in_memory = body_in_memory
+
+    def command(self, port, engine_port, single_process=False):
+        prefix = self.children.work_dir
+        user = "user root root;" if os.geteuid() == 0 else ""
+        body = "client_body_buffer_size 512k;" if self.body_in_memory else ""
+        master = "master_process off;" if single_process else ""
+        folders = "\n".join(f"  {kind}_temp_path {prefix}/{self.name}-{kind};"
+                            for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        # keepalive_requests: the default would close every connection after 1,000 requests.
+        config = self.write_config(f"{self.name}-{port}.conf", f"""daemon off;
+{master}
+{user}
+worker_processes 1;
+worker_rlimit_nofile {self.options.fd_limit};
+pid {prefix}/{self.name}-{port}.pid;
+error_log stderr error;
+events {{
+  worker_connections {min(8192, self.options.fd_limit - 64)};
+}}
+http {{
+  access_log off;
+{folders}
+  {body}
+  client_max_body_size 0;
+  keepalive_timeout 600s;
+  keepalive_requests 1000000000;
+  tcp_nodelay on;
+  upstream engine {{
+    server 127.0.0.1:{engine_port};
+    keepalive 1024;
+    keepalive_requests 1000000000;
+    keepalive_timeout 600s;
+  }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://engine;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_buffering off;
+      proxy_read_timeout 600s;
+    }}
+  }}
+}}
+""")
+        return [self.options.nginx, "-p", prefix, "-e", "stderr", "-c", config]
+
+
+class HAProxy(Product):
+    def command(self, port, engine_port, single_process=False):
+        # It refuses to start where maxconn needs more descriptors than allowed.
+        connections = min(4096, int(self.options.fd_limit / 2.5))
+        config = self.write_config(f"{self.name}-{port}.cfg", f"""global
+  nbthread 1
+  maxconn {connections}
+defaults
+  mode http
+  maxconn {connections}
+  timeout connect 10s
+  timeout client 600s
+  timeout server 600s
+  timeout http-keep-alive 600s
+  option http-no-delay
+  http-reuse always
+frontend front
+  bind 127.0.0.1:{port} backlog 4096
+  default_backend engine
+backend engine
+  server engine 127.0.0.1:{engine_port}
+""")
+        return [self.options.haproxy, "-db", "-q", "-f", config]
+
+
+class Sidecar(Product):
+    chooses_port = True
+    port_pattern = _SIDECAR_PORT
+
+    def command(self, port, engine_port, single_process=False):
+        return [self.options.sidecar, "--threads", "1"] + self.options.sidecar_args
+
+    def env(self, port, engine_port):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("DYN_")}
+        kept.update({
+            "DYN_SIDECAR_BIND": "127.0.0.1",
+            "DYN_SIDECAR_PORT": str(port),
+            "DYN_SIDECAR_ADMIN_PORT": "0",
+            "DYN_SIDECAR_BACKEND": "vllm",
+            "DYN_SIDECAR_DRAIN_DELAY_MS": "0",
+            "DYN_DECODE_ENGINE_PORT": str(engine_port),
+        })
+        kept.update(self.options.sidecar_env)
+        return kept
+
+
+class Options:
+    """Where everything is. `products` lists what can be measured here; `missing` says why something cannot."""
+
+    def __init__(self, bin_dir, sidecar=None, sidecar_args=(), sidecar_env=None):
+        self.bin_dir = os.path.abspath(bin_dir)
+        self.sidecar = os.path.abspath(sidecar) if sidecar else os.path.join(self.bin_dir, "handoff-sidecar")
+        self.sidecar_args = list(sidecar_args)
+        self.sidecar_env = dict(sidecar_env or {})
+        self.nginx = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
+        self.haproxy = shutil.which("haproxy", path=os.environ.get("PATH", "") + ":/usr/sbin")
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        self.fd_limit = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.fd_limit, hard))
+        for tool in ("bench-relay", "bench-fake-engine", "bench-load", "bench-sse", "bench-idle", "bench-start"):
+            if not os.access(self.tool(tool), os.X_OK):
+                raise RigError(f"{self.tool(tool)} is missing: configure with -DHANDOFF_BUILD_BENCHMARKS=ON, build, "
+                               "and name the folder with --bin")
+
+    def tool(self, name):
+        return os.path.join(self.bin_dir, name)
+
+    def missing(self):
+        notes = {}
+        if not os.access(self.sidecar, os.X_OK):
+            notes["sidecar"] = f"no sidecar binary at {self.sidecar}"
+        if not self.nginx:
+            notes["nginx"] = "nginx is not installed"
+        if not self.haproxy:
+            notes["haproxy"] = "haproxy is not installed"
+        return notes
+
+    def products(self, children):
+        every = [
+            Relay("relay", children, self),
+            Nginx("nginx", children, self, body_in_memory=True),
+            Nginx("nginx-default", children, self, body_in_memory=False),
+            HAProxy("haproxy", children, self),
+            Sidecar("sidecar", children, self),
+        ]
+        missing = self.missing()
+        return {product.name: product for product in every if product.name.split("-")[0] not in missing}

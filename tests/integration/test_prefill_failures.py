@@ -1,0 +1,361 @@
+"""What a client is told when its prefill fails: cases C16 to C19 and the policy of retries and fallback."""
+
+import json
+import socket
+
+import pytest
+from harness.http_client import Truncated
+from harness.scripted_engine import prefill_body
+
+COMPLETION = {"model": "mock-model", "prompt": "Tell me of sheep and other animals", "max_tokens": 6}
+SECRET = "the-prompt-is-quoted-here"
+STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# ---------------------------------------------------------------------------------------------------------- statuses
+
+@STREAMS
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 429, 499])
+def test_c16_prefill_4xx_is_the_clients_answer(rig, status, stream):
+    body = json.dumps({"error": {"message": SECRET}})
+    rig.prefill.fault(action="status", status=status, body=body, headers=[["Retry-After", "7"], ["X-Engine", "yes"]])
+    answer = rig.post({**COMPLETION, "stream": stream})
+    assert answer.status == status
+    assert answer.body.decode() == body
+    assert answer.header("retry-after") == "7" and answer.header("x-engine") == "yes"
+    assert rig.legs(rig.decode) == []
+
+
+def test_c16_prefills_own_validation_error_is_relayed(rig):
+    answer = rig.post({**COMPLETION, "model": "another"})
+    assert answer.status == 404
+    assert answer.json == rig.prefill.post("/v1/completions", {**COMPLETION, "model": "another"}).json
+    assert rig.legs(rig.decode) == []
+
+
+@STREAMS
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_c16_prefill_5xx_keeps_its_status_and_not_its_body(rig, status, stream):
+    rig.prefill.fault(action="status", status=status, body=SECRET, headers=[["Retry-After", "3"], ["X-Engine", "yes"]])
+    answer = rig.post({**COMPLETION, "stream": stream}).refused(status, "prefill_upstream_error")
+    assert answer.header("retry-after") == "3" and answer.header("x-engine") is None
+    assert answer.error["type"] == "server_error"
+    assert "refill" in answer.error["message"]
+    assert SECRET not in answer.body.decode()
+    assert rig.legs(rig.decode) == []
+
+
+@pytest.mark.parametrize("status", [501, 505, 507, 511, 529, 599, 300, 301, 302, 303, 304, 307, 308])
+def test_c16_other_5xx_and_redirects_are_502(rig, own, status):
+    trap = own.scripted()
+    rig.prefill.fault(action="status", status=status, body=SECRET,
+                      headers=[["Location", f"http://127.0.0.1:{trap.port}/v1/completions"]])
+    answer = rig.post(COMPLETION).refused(502, "prefill_upstream_error")
+    assert answer.header("location") is None and SECRET not in answer.body.decode()
+    assert trap.links == [], "a redirect was followed"
+    assert rig.legs(rig.decode) == []
+
+
+# ----------------------------------------------------------------------------------------------- C17: unusable replies
+
+@pytest.mark.parametrize("reply", [b"<html>no json</html>", b"", b"[]", b'"text"', b"null", b'{"kv_transfer_params": {',
+                                   b'data: {"kv_transfer_params": {}}\n\n', b'{"a":1} {"b":2}', b"\xff\xfe{}",
+                                   b"\xef\xbb\xbf{}", b'{"kv_transfer_params": nul}'], ids=repr)
+def test_c17_reply_that_is_no_json_object_is_502(scripted, reply):
+    with scripted.start({"prompt": "p"}) as client:
+        scripted.prefill.next().reply(reply)
+        client.read_response().refused(502, "invalid_prefill_handoff")
+    scripted.decode.expect_nothing()
+
+
+@pytest.mark.untidy
+def test_c17_sse_instead_of_json_is_502(rig):
+    rig.prefill.fault(action="sse")
+    rig.post(COMPLETION).refused(502, "invalid_prefill_handoff")
+    assert rig.legs(rig.decode) == []
+
+
+@pytest.mark.settings(DYN_SIDECAR_READ_TIMEOUT_MS="150")
+@pytest.mark.parametrize("before", ["nothing", "head", "half"])
+def test_c17_stall_is_504(scripted, before):
+    with scripted.start({"prompt": "p"}) as client:
+        leg = scripted.prefill.next()
+        leg.body()
+        body = prefill_body()
+        if before != "nothing":
+            leg.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
+        if before == "half":
+            leg.send(body[:50])
+        answer = client.read_response().refused(504, "prefill_upstream_timeout")
+        assert "prefill" in answer.error["message"]
+        leg.wait_until_dropped()
+    scripted.decode.expect_nothing()
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize("framing", ["length", "chunked", "no-head", "half-head"])
+def test_c17_truncated_reply_is_502(scripted, framing, how):
+    with scripted.start({"prompt": "p"}) as client:
+        leg = scripted.prefill.next()
+        leg.body()
+        if framing == "length":
+            leg.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + prefill_body())
+        elif framing == "chunked":
+            leg.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            leg.chunk(prefill_body())
+        elif framing == "half-head":
+            leg.send(b"HTTP/1.1 200 OK\r\nContent-Le")
+        getattr(leg, how)()
+        answer = client.read_response().refused(502, "prefill_upstream_unavailable")
+        assert "prefill" in answer.error["message"]
+    scripted.decode.expect_nothing()
+
+
+def test_c17_body_until_close_is_a_reply(scripted):
+    with scripted.start({"prompt": "p"}) as client:
+        leg = scripted.prefill.next()
+        leg.body()
+        leg.send(b"HTTP/1.0 200 OK\r\n\r\n" + prefill_body())
+        leg.close()
+        scripted.decode.next().reply(b"{}")
+        assert client.read_response().status == 200
+
+
+@pytest.mark.untidy
+@pytest.mark.settings(DYN_SIDECAR_PREFILL_DEADLINE_MS="300", DYN_SIDECAR_READ_TIMEOUT_MS="60000")
+def test_c17_trickling_peer_meets_the_deadline(rig):
+    rig.prefill.fault(action="trickle", bytes=1, every_ms=20)
+    rig.post(COMPLETION).refused(504, "prefill_deadline_exceeded")
+    rig.prefill.wait(requests=0)
+    assert rig.legs(rig.decode) == []
+
+
+@pytest.mark.settings(DYN_SIDECAR_PREFILL_DEADLINE_MS="200")
+def test_c17_silent_peer_meets_the_deadline(rig):
+    rig.prefill.fault(action="stall")
+    rig.post(COMPLETION).refused(504, "prefill_deadline_exceeded")
+
+
+# ------------------------------------------------------------------------------------------- C18: size of the reply
+
+@pytest.mark.settings(DYN_SIDECAR_MAX_PREFILL_RESPONSE_BYTES="2000")
+@pytest.mark.parametrize("framing", ["fixed", "chunked"])
+@pytest.mark.parametrize("extra", [0, 1])
+def test_c18_prefill_reply_at_the_limit_and_above(scripted, framing, extra):
+    body = prefill_body()
+    body = body[:-1] + b" " * (2000 - len(body) + extra) + b"}"
+    with scripted.start({"prompt": "p"}) as client:
+        leg = scripted.prefill.next()
+        if framing == "fixed":
+            leg.reply(body)
+        else:
+            leg.begin_stream()
+            leg.chunk(body[:1000])
+            leg.chunk(body[1000:])
+            leg.end_stream()
+        if extra:
+            client.read_response().refused(502, "prefill_response_too_large")
+            scripted.decode.expect_nothing()
+        else:
+            scripted.decode.next().reply(b"{}")
+            assert client.read_response().status == 200
+
+
+@pytest.mark.untidy
+def test_c18_reply_head_above_the_limit_is_502(rig):
+    rig.prefill.fault(action="framing", kind="oversize_head", bytes=70000)
+    rig.post(COMPLETION).refused(502, "prefill_response_too_large")
+
+
+@pytest.mark.untidy
+@pytest.mark.parametrize("kind", ["bad_chunk_size", "chunked_and_length", "garbage_status", "long_length",
+                                  "short_length", "no_final_chunk"])
+def test_broken_framing_of_a_prefill_reply_is_502(rig, kind):
+    rig.prefill.fault(action="framing", kind=kind)
+    answer = rig.post(COMPLETION)
+    assert answer.status == 502
+    assert answer.error["code"] in ("prefill_upstream_error", "prefill_upstream_unavailable", "invalid_prefill_handoff")
+    assert rig.legs(rig.decode) == []
+
+
+# ------------------------------------------------------------------------------------------------ C19: transport
+
+@STREAMS
+def test_c19_refused_connection_is_502_and_names_the_leg(rig, stream):
+    answer = rig.post({**COMPLETION, "stream": stream}, disaggregated=False,
+                      headers=[("x-prefiller-host-port", f"127.0.0.1:{free_port()}")])
+    answer.refused(502, "prefill_upstream_unavailable")
+    assert "prefill" in answer.error["message"]
+    assert rig.legs(rig.decode) == []
+
+
+def test_c19_unknown_host_is_502(rig):
+    answer = rig.post(COMPLETION, disaggregated=False, headers=[("x-prefiller-host-port", "no-such-host.invalid:8000")])
+    answer.refused(502, "prefill_upstream_unavailable")
+
+
+@pytest.mark.settings(DYN_SIDECAR_CONNECT_TIMEOUT_MS="200")
+def test_c19_connection_that_hangs_is_504(rig, own):
+    # A full accept queue drops the handshake, so that connecting hangs.
+    full = own.scripted(backlog=0)
+    full.listener.close()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = []
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+            fillers.append(filler)
+        try:
+            answer = rig.post(COMPLETION, disaggregated=False,
+                              headers=[("x-prefiller-host-port", "127.0.0.1:%d" % listener.getsockname()[1])])
+            answer.refused(504, "prefill_upstream_timeout")
+            assert "prefill" in answer.error["message"]
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+def test_c19_reset_at_accept_is_502(own):
+    rig = own.rig()
+    rig.prefill.fault(action="refuse")
+    rig.post(COMPLETION).refused(502, "prefill_upstream_unavailable")
+
+
+# ----------------------------------------------------------------------------------------------------------- retries
+
+RETRIES = pytest.mark.settings(DYN_SIDECAR_PREFILL_RETRIES="2", DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS="1")
+
+
+@RETRIES
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_retries_after_passing_failures(rig, status):
+    rig.prefill.fault(action="status", status=status, times=2)
+    answer = rig.post(COMPLETION)
+    assert answer.status == 200
+    bodies = [leg["body"] for leg in rig.legs(rig.prefill)]
+    assert len(bodies) == 3 and len(set(bodies)) == 1
+    assert len(rig.legs(rig.decode)) == 1
+
+
+@RETRIES
+def test_retries_are_bounded(rig):
+    rig.prefill.fault(action="status", status=503, headers=[["Retry-After", "5"]])
+    answer = rig.post(COMPLETION).refused(503, "prefill_upstream_error")
+    assert answer.header("retry-after") == "5"
+    assert len(rig.legs(rig.prefill)) == 3
+
+
+@RETRIES
+@pytest.mark.parametrize("status", [500, 501, 400, 429])
+def test_no_retry_of_other_failures(rig, status):
+    rig.prefill.fault(action="status", status=status)
+    rig.post(COMPLETION)
+    assert len(rig.legs(rig.prefill)) == 1
+
+
+@RETRIES
+def test_refused_connections_are_retried(own):
+    rig = own.rig({"DYN_SIDECAR_PREFILL_RETRIES": "2", "DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS": "1"})
+    answer = rig.post(COMPLETION, disaggregated=False, headers=[("x-prefiller-host-port", f"127.0.0.1:{free_port()}")])
+    answer.refused(502, "prefill_upstream_unavailable")
+    assert rig.counters_at_end()["prefill_retries"] == 2
+
+
+def test_no_retry_by_default(rig):
+    rig.prefill.fault(action="status", status=503, times=1)
+    rig.post(COMPLETION).refused(503, "prefill_upstream_error")
+    assert len(rig.legs(rig.prefill)) == 1
+
+
+@pytest.mark.settings(DYN_SIDECAR_PREFILL_RETRIES="1", DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS="60000")
+def test_client_that_leaves_during_the_backoff_ends_the_exchange(rig):
+    rig.prefill.fault(action="status", status=503)
+    client = rig.start(COMPLETION)
+    rig.prefill.wait(fault_hits=">=1")
+    client.close()
+    assert rig.exchange_line(path="/v1/completions").fields["outcome"] == "client_gone"
+    assert len(rig.legs(rig.prefill)) == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- fallback
+
+FALLBACK = pytest.mark.settings(DYN_SIDECAR_ON_PREFILL_FAILURE="decode-only", DYN_SIDECAR_READ_TIMEOUT_MS="2000")
+
+
+@FALLBACK
+@pytest.mark.untidy
+@STREAMS
+@pytest.mark.parametrize("fault", [{"action": "status", "status": 500}, {"action": "status", "status": 501},
+                                   {"action": "status", "status": 503}, {"action": "reset_at", "at": 0},
+                                   {"action": "redirect", "location": "/x"}], ids=json.dumps)
+def test_fallback_to_decode_only(rig, fault, stream):
+    rig.prefill.fault(**fault)
+    answer = rig.post({**COMPLETION, "stream": stream})
+    assert answer.status == 200
+    line = rig.exchange_line(path="/v1/completions")
+    assert (line.fields["mode"], line.fields["reason"]) == ("decode_only", "prefill_failed")
+    (leg,) = rig.legs(rig.decode)
+    assert json.loads(leg["body"]) == {**COMPLETION, "stream": stream}
+
+
+@pytest.mark.settings(DYN_SIDECAR_ON_PREFILL_FAILURE="decode-only", DYN_SIDECAR_PREFILL_DEADLINE_MS="200")
+def test_fallback_after_the_deadline(rig):
+    rig.prefill.fault(action="stall")
+    assert rig.post(COMPLETION).status == 200
+
+
+@FALLBACK
+def test_fallback_after_a_refused_connection(rig):
+    answer = rig.post(COMPLETION, disaggregated=False, headers=[("x-prefiller-host-port", f"127.0.0.1:{free_port()}")])
+    assert answer.status == 200
+
+
+@FALLBACK
+@pytest.mark.parametrize("status", [400, 404, 429])
+def test_no_fallback_where_the_request_itself_is_at_fault(rig, status):
+    rig.prefill.fault(action="status", status=status, body="{}")
+    assert rig.post(COMPLETION).status == status
+    assert rig.legs(rig.decode) == []
+
+
+@FALLBACK
+@pytest.mark.untidy
+def test_no_fallback_from_an_invalid_handoff(rig):
+    rig.prefill.fault(action="params_patch", patch={"remote_port": 0})
+    rig.post(COMPLETION).refused(502, "invalid_prefill_handoff")
+    assert rig.legs(rig.decode) == []
+
+
+# ------------------------------------------------------------------------------------------- before the reply's proper head
+
+def test_interim_responses_of_prefill_are_skipped(rig):
+    rig.prefill.fault(action="informational", status=103, count=3, headers=[["Link", "</x>"]])
+    answer = rig.post(COMPLETION)
+    assert answer.status == 200 and answer.interim == []
+
+
+def test_early_4xx_of_prefill_is_the_clients_answer(rig):
+    rig.prefill.fault(action="early_response", status=413, body='{"error":"too large"}')
+    answer = rig.post({**COMPLETION, "padding": "x" * 3_000_000})
+    assert answer.status == 413 and answer.body == b'{"error":"too large"}'
+
+
+@pytest.mark.untidy
+def test_prefill_that_breaks_sends_no_byte_to_the_client_before_its_error(rig):
+    rig.prefill.fault(action="reset_at", at=10)
+    with rig.start({**COMPLETION, "stream": True}) as client:
+        try:
+            answer = client.read_response()
+        except Truncated as end:
+            raise AssertionError(f"no answer, the connection ended with {end.how}") from end
+    answer.refused(502, "prefill_upstream_unavailable")

@@ -1,0 +1,99 @@
+#include "config.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <map>
+
+namespace handoff::mock {
+namespace {
+
+struct RawTimes {
+  std::int64_t prefill_us = 0;
+  std::int64_t decode_us = 0;
+  std::int64_t ttft_ms = 0;
+  std::int64_t kv_load_ms = 0;
+  std::int64_t keep_alive_ms = 5000;
+};
+
+void add_options(CLI::App& app, MockConfig& config, RawTimes& times) {
+  const std::map<std::string, Role> roles{{"producer", Role::kProducer},
+                                          {"consumer", Role::kConsumer},
+                                          {"both", Role::kBoth},
+                                          {"none", Role::kNone}};
+  const std::map<std::string, GenerateParams> places{{"top-level", GenerateParams::kTopLevel},
+                                                     {"extra-args", GenerateParams::kExtraArgs},
+                                                     {"both", GenerateParams::kBoth}};
+  const std::map<std::string, LoadFailurePolicy> policies{{"fail", LoadFailurePolicy::kFail},
+                                                          {"recompute", LoadFailurePolicy::kRecompute}};
+  app.add_option("--role", config.role)->transform(CLI::CheckedTransformer(roles));
+  app.add_option("--bind", config.bind)->check(CLI::IsMember({"127.0.0.1", "::1", "localhost"}));
+  app.add_option("--port", config.port);
+  app.add_option("--side-channel-port", config.side_channel_port);
+  app.add_option("--control-port", config.control_port);
+  app.add_option("--side-channel-host", config.side_channel_host);
+  app.add_option("--model", config.models)->allow_extra_args(false);
+  app.add_option("--api-key", config.api_key);
+  app.add_option("--block-size", config.block_size)->check(CLI::Range(1, 4096));
+  app.add_option("--blocks", config.blocks)->check(CLI::Range(1, 16777216));
+  app.add_option("--max-model-len", config.max_model_len)->check(CLI::Range(2, 268435456));
+  app.add_option("--max-running", config.max_running)->check(CLI::Range(1, 1048576));
+  app.add_option("--kv-groups", config.kv_groups)->check(CLI::Range(1, 64));
+  app.add_option("--data-parallel-size", config.data_parallel_size)->check(CLI::Range(1, 1024));
+  app.add_option("--default-max-tokens", config.default_max_tokens)->check(CLI::Range(1, 1048576));
+  app.add_flag("--prefix-caching", config.prefix_caching);
+  app.add_flag("--flat-block-ids", config.flat_block_ids);
+  app.add_flag("--null-params-on-stop", config.null_params_on_stop);
+  app.add_flag("--enable-request-id-headers", config.request_id_headers);
+  app.add_flag("--verbose", config.verbose);
+  app.add_option("--generate-params", config.generate_params)->transform(CLI::CheckedTransformer(places));
+  app.add_option("--kv-load-failure-policy", config.load_failure_policy)
+      ->transform(CLI::CheckedTransformer(policies));
+  app.add_option("--time-scale", config.time_scale)->check(CLI::Range(1e-6, 1e6));
+  app.add_option("--prefill-us-per-token", times.prefill_us)->check(CLI::NonNegativeNumber);
+  app.add_option("--decode-us-per-token", times.decode_us)->check(CLI::NonNegativeNumber);
+  app.add_option("--ttft-ms", times.ttft_ms)->check(CLI::NonNegativeNumber);
+  app.add_option("--kv-load-ms", times.kv_load_ms)->check(CLI::NonNegativeNumber);
+  app.add_option("--keep-alive-ms", times.keep_alive_ms)->check(CLI::PositiveNumber);
+  app.add_option("--faults", config.faults_json);
+  app.add_option("--seed", config.seed);
+  app.add_option("--engine-id", config.engine_id);
+}
+
+}  // namespace
+
+const char* role_name(Role role) {
+  switch (role) {
+    case Role::kProducer:
+      return "producer";
+    case Role::kConsumer:
+      return "consumer";
+    case Role::kBoth:
+      return "both";
+    case Role::kNone:
+      return "none";
+  }
+  return "none";
+}
+
+MockConfig parse_command_line(int argc, char** argv) {
+  MockConfig config;
+  RawTimes times;
+  CLI::App app{"A mock vLLM engine for tests of prefill/decode routing"};
+  add_options(app, config, times);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 2);
+  }
+  if (config.models.empty()) config.models = {"mock-model"};
+  if (config.bind == "localhost") config.bind = "127.0.0.1";
+  if (config.side_channel_host.empty()) config.side_channel_host = config.bind;
+  config.prefill_per_token = std::chrono::microseconds(times.prefill_us);
+  config.decode_per_token = std::chrono::microseconds(times.decode_us);
+  config.ttft = std::chrono::milliseconds(times.ttft_ms);
+  config.kv_load = std::chrono::milliseconds(times.kv_load_ms);
+  config.keep_alive = std::chrono::milliseconds(times.keep_alive_ms);
+  return config;
+}
+
+}  // namespace handoff::mock

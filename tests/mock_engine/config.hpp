@@ -1,0 +1,74 @@
+// What one mock engine is told on its command line. Read-only after start-up.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace handoff::mock {
+
+enum class Role { kProducer, kConsumer, kBoth, kNone };
+enum class GenerateParams { kTopLevel, kExtraArgs, kBoth };
+enum class LoadFailurePolicy { kFail, kRecompute };
+
+struct MockConfig {
+  Role role = Role::kBoth;
+  std::string bind = "127.0.0.1";
+  std::uint16_t port = 0;
+  std::uint16_t side_channel_port = 0;
+  std::uint16_t control_port = 0;
+  std::string side_channel_host;
+  std::vector<std::string> models;
+  std::string api_key;
+
+  std::int64_t block_size = 16;
+  std::int64_t blocks = 8192;
+  std::int64_t max_model_len = 131072;
+  std::int64_t max_running = 256;
+  std::int64_t kv_groups = 1;
+  std::int64_t data_parallel_size = 1;
+  std::int64_t default_max_tokens = 16;
+  bool prefix_caching = false;
+  bool flat_block_ids = false;
+  bool null_params_on_stop = false;
+  bool request_id_headers = false;
+  bool verbose = false;
+  GenerateParams generate_params = GenerateParams::kBoth;
+  LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
+
+  double time_scale = 1.0;
+  std::chrono::microseconds prefill_per_token{0};
+  std::chrono::microseconds decode_per_token{0};
+  std::chrono::milliseconds ttft{0};
+  std::chrono::milliseconds kv_load{0};
+  std::chrono::milliseconds keep_alive{5000};
+
+  std::string faults_json;
+  std::uint64_t seed = 1;
+  std::string engine_id;
+
+  // The three times of the lease protocol, after scaling.
+  std::chrono::microseconds lease() const { return scaled(30.0); }
+  std::chrono::microseconds lease_extension() const { return scaled(20.0); }
+  std::chrono::microseconds heartbeat_interval() const { return scaled(5.0); }
+
+  // A prompt longer than the pool could never be scheduled.
+  std::int64_t context_limit() const {
+    const std::int64_t pool = blocks * block_size;
+    return max_model_len < pool ? max_model_len : pool;
+  }
+
+ private:
+  std::chrono::microseconds scaled(double seconds) const {
+    return std::chrono::microseconds(static_cast<std::int64_t>(seconds * 1e6 * time_scale));
+  }
+};
+
+const char* role_name(Role role);
+
+// Parses the command line. Ends the process (exit code 0 for --help, 2 for a mistake) instead of returning an
+// error: it is called from main() only.
+MockConfig parse_command_line(int argc, char** argv);
+
+}  // namespace handoff::mock

@@ -1,0 +1,101 @@
+"""Starts handoff-mock-engine processes for tests. Standard library only."""
+
+import http.client
+import json
+import os
+import re
+import subprocess
+
+FIRST_LINE = re.compile(
+    r"handoff-mock-engine listening http=(\S+):(\d+) side_channel=(\S+):(\d+) role=(\S+) engine_id=(\S+) control=(\S+):(\d+)"
+)
+# Must never expire in a healthy run, however slow the machine.
+PATIENCE = 60
+
+
+class Reply:
+    def __init__(self, status, headers, body):
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    def events(self):
+        """The data of each server-sent event, [DONE] left out."""
+        out = []
+        for block in self.body.decode().split("\n\n"):
+            for line in block.split("\n"):
+                if line.startswith("data: ") and line != "data: [DONE]":
+                    out.append(json.loads(line[6:]))
+        return out
+
+
+class MockEngine:
+    def __init__(self, *flags, binary=None):
+        binary = binary or os.environ.get("HANDOFF_MOCK_ENGINE", "build/release/bin/handoff-mock-engine")
+        self.process = subprocess.Popen([binary, *flags], stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        match = FIRST_LINE.match(line)
+        if not match:
+            self.process.wait(PATIENCE)
+            raise RuntimeError(f"unexpected first line: {line!r}")
+        self.host = match[1].strip("[]")
+        self.port = int(match[2])
+        self.side_channel_port = int(match[4])
+        self.engine_id = match[6]
+        self.control_port = int(match[8])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.stop()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+        code = self.process.wait(PATIENCE)
+        self.process.stdout.close()
+        return code
+
+    def connect(self, port=None):
+        return http.client.HTTPConnection(self.host, port or self.port, timeout=PATIENCE)
+
+    def call(self, method, path, body=None, headers=None, port=None):
+        connection = self.connect(port)
+        try:
+            headers = dict(headers or {})
+            if body is not None and not isinstance(body, (bytes, str)):
+                body = json.dumps(body)
+                headers.setdefault("Content-Type", "application/json")
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return Reply(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+    def post(self, path, body, headers=None):
+        return self.call("POST", path, body, headers)
+
+    def control(self, method, path, body=None):
+        return self.call(method, path, body, port=self.control_port)
+
+    def state(self):
+        return self.control("GET", "/mock/state").json
+
+    def wait(self, **conditions):
+        """Conditions as in /mock/wait; a double underscore stands for the dot."""
+        query = "&".join(f"{name.replace('__', '.')}={value}" for name, value in conditions.items())
+        reply = self.control("GET", f"/mock/wait?{query}&timeout_ms={PATIENCE * 1000}")
+        assert reply.status == 200, reply.body
+        return reply.json
+
+    def fault(self, **rule):
+        reply = self.control("POST", "/mock/faults", rule)
+        assert reply.status == 200, reply.body
+
+    def expect(self, path, body):
+        return self.control("POST", "/mock/expect", {"path": path, "body": body}).json

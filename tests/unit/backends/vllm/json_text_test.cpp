@@ -1,0 +1,104 @@
+#include "backends/vllm/json_text.hpp"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+
+namespace handoff::vllm {
+namespace {
+
+using Json = nlohmann::json;
+
+/// The same question to a parsed document.
+BlockIds expected_block_ids(const std::string& text) {
+  const auto ids = Json::parse(text, nullptr, false);
+  if (!ids.is_array()) return BlockIds::invalid;
+  if (ids.empty()) return BlockIds::empty;
+  const auto is_flat = [](const Json& list) {
+    for (const auto& id : list) {
+      if (!id.is_number_unsigned()) return false;
+    }
+    return true;
+  };
+  if (is_flat(ids)) return BlockIds::flat;
+  for (const auto& group : ids) {
+    if (!group.is_array() || !is_flat(group)) return BlockIds::invalid;
+  }
+  return BlockIds::grouped;
+}
+
+TEST(JsonText, BlockIdsAreJudgedLikeAParserWould) {
+  std::mt19937 random(11);
+  constexpr std::string_view kBytes = "[[[]]],,,0123459 \n-.e\"n{}";
+  int agreed_valid = 0;
+  for (int round = 0; round < 100'000; ++round) {
+    std::string text = "[";
+    const auto size = random() % 12;
+    for (std::size_t i = 0; i < size; ++i) text += kBytes[random() % kBytes.size()];
+    if (random() % 2 == 0) text += "]";
+    const auto expected = expected_block_ids(text);
+    ASSERT_EQ(static_cast<int>(classify_block_ids(text)), static_cast<int>(expected)) << text;
+    agreed_valid += expected != BlockIds::invalid ? 1 : 0;
+  }
+  EXPECT_GT(agreed_valid, 500);
+}
+
+TEST(JsonText, PromptsAreCountedLikeAParserWould) {
+  std::mt19937 random(12);
+  constexpr std::string_view kBytes = "[[]],,\"\"\"\\a1 {}";
+  int several = 0;
+  for (int round = 0; round < 300'000; ++round) {
+    std::string text = "[";
+    const auto size = random() % 12;
+    for (std::size_t i = 0; i < size; ++i) text += kBytes[random() % kBytes.size()];
+    text += "]";
+    const auto count = count_prompts(text);
+    const auto prompts = Json::parse(text, nullptr, false);
+    if (!prompts.is_array()) continue;  // survived
+    const bool lists = !prompts.empty() && (prompts[0].is_string() || prompts[0].is_structured());
+    ASSERT_EQ(count == PromptCount::several, lists && prompts.size() > 1) << text;
+    several += count == PromptCount::several ? 1 : 0;
+  }
+  EXPECT_GT(several, 100);
+}
+
+TEST(JsonText, ReadsNothingPastTheEnd) {
+  const std::string text = R"([["a\"b\\",{"c":[1]}],"d"])";
+  for (std::size_t size = 0; size <= text.size(); ++size) {
+    const auto part = std::make_unique<char[]>(size);  // a sanitizer sees one byte too many
+    text.copy(part.get(), size);
+    const std::string_view view(part.get(), size);
+    count_prompts(view);
+    classify_block_ids(view);
+    is_empty_object(view);
+    reads_as_one(view);
+    plain_integer(view, 9);
+  }
+}
+
+TEST(JsonText, ManyPromptsOfQuotesTakeLinearTime) {
+  std::string text = "[\"";
+  for (int i = 0; i < 2'000'000; ++i) text += "\\\"";
+  text += "\",\"b\"]";
+  EXPECT_EQ(count_prompts(text), PromptCount::several);
+}
+
+TEST(JsonText, ReadsOneInEverySpelling) {
+  for (const auto* one : {"1", "1.0", "1e0", "10e-1", "\"1\""}) EXPECT_TRUE(reads_as_one(one)) << one;
+  for (const auto* other : {"", "2", "0", "-1", "1.5", "true", "\"\"", "\"2\"", "\"", "[1]", "NaN", "1 "}) {
+    EXPECT_FALSE(reads_as_one(other)) << other;
+  }
+}
+
+TEST(JsonText, PlainIntegersOnly) {
+  EXPECT_EQ(plain_integer("0", 10), 0);
+  EXPECT_EQ(plain_integer("10", 10), 10);
+  for (const auto* other : {"", "11", "-1", "+1", "01", "1.0", "1e0", "\"1\"", "99999999999999999999"}) {
+    EXPECT_EQ(plain_integer(other, 10), -1) << other;
+  }
+}
+
+}  // namespace
+}  // namespace handoff::vllm
