@@ -246,7 +246,8 @@ def test_prefill_that_compresses_unasked_is_502(rig):
 
 @STREAMS
 def test_requests_share_connections_to_the_engines(own, stream):
-    rig = own.rig()
+    rig = own.rig({"DYN_SIDECAR_READY_INTERVAL_MS": "3600000"})
+    rig.sidecar.wait_log("engine_health", healthy="true")  # or the health check would be using one
     for _ in range(5):
         assert rig.post({**COMPLETION, "stream": stream}).status == 200
     assert {leg["connection"] for leg in rig.legs(rig.prefill)} == {rig.legs(rig.prefill)[0]["connection"]}
