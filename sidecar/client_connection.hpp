@@ -59,6 +59,8 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   void abandon();
   void close() { transport_.close(); }
   void reset() { transport_.reset(); }
+  void finish_sending() { transport_.shutdown_send(); }
+  bool is_open() const { return transport_.is_open(); }
   /// Closes so that an unread request does not destroy the answer: stop sending, then read what comes for a
   /// while.
   Awaitable<> linger_and_close(std::span<char> scratch);

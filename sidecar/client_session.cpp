@@ -171,7 +171,9 @@ Awaitable<bool> ClientSession::serve_one() {
   record.bytes_out = client_->bytes_sent() - sent_before;
   finish_exchange(record, services_.counters);
   if (relay.keep_alive() && !client_->gone()) co_return true;
-  if (unread_request_ && relay.complete()) co_await client_->linger_and_close(services_.scratch);
+  if (client_->is_open() && !client_->gone() && (unread_request_ || !relay.complete())) {
+    co_await client_->linger_and_close(services_.scratch);
+  }
   co_return false;
 }
 

@@ -243,8 +243,9 @@ void ResponseRelay::break_off() {
   if (framing_ == Framing::until_close) {
     client_.reset();
   } else {
-    client_.close();
-  }
+    client_.finish_sending();  // not close(): with a pipelined request unread that would be a reset, which
+                               // may take
+  }                            // the answers before this one from a client that has not read them yet
 }
 
 }  // namespace handoff::sidecar

@@ -62,7 +62,7 @@ class ResponseRelay {
   Awaitable<RelayEnd> begin(const Answer& head);
   Awaitable<RelayEnd> write(std::span<const std::string_view> pieces, bool last);
 
-  /// Ends a begun answer so that nobody takes it for complete.
+  /// Ends a begun answer so that nobody takes it for complete. The connection is left to be closed.
   void break_off();
 
  private:
