@@ -5,11 +5,22 @@
 #include <boost/asio/co_spawn.hpp>
 #include <utility>
 
+#include "shared/telemetry/log.hpp"
 #include "sidecar/disaggregated_exchange_state.hpp"
 #include "sidecar/give_memory_back.hpp"
 #include "sidecar/pass_through.hpp"
 
 namespace handoff::sidecar {
+namespace {
+
+// Which entry and what it returned; HANDOFF_FAILED is also what an exception becomes.
+void log_backend_failure(std::string_view entry, handoff_status status) {
+  telemetry::LogLine(telemetry::Level::error, "backend_failed")
+      .field("entry", entry)
+      .field("returned", status);
+}
+
+}  // namespace
 
 DisaggregatedExchange::DisaggregatedExchange(LoopServices& services, std::shared_ptr<RequestContext> request,
                                              ClientConnection& client, ResponseRelay& relay,
@@ -30,7 +41,8 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
     give_up_all();
     signal_.notify();
   });
-  if (begin() != HANDOFF_OK && !settled_) {
+  if (const auto status = begin(); status != HANDOFF_OK && !settled_) {
+    log_backend_failure("begin", status);
     give_up_all();
     actions_.clear();
     const auto error = made_error(SidecarError::backend_failed, "The backend plugin failed.");
@@ -54,6 +66,7 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
     const auto status = deliver(event);
     if (event.kind == HANDOFF_EVENT_LEG_BODY) event.leg->wake.notify();
     if (status != HANDOFF_OK) {
+      log_backend_failure("event", status);
       actions_.clear();
       const auto error = made_error(SidecarError::backend_failed, "The backend plugin failed.");
       co_await answer(error);
@@ -349,9 +362,9 @@ Answer DisaggregatedExchange::failed_leg_answer(const Leg& leg) {
   switch (leg.failure) {
     case LegFailure::connect:
       if (auxiliary)
-        return made_error(SidecarError::auxiliary_upstream_error, "An engine refused the connection.");
+        return made_error(SidecarError::auxiliary_upstream_error, "An engine could not be connected to.");
       return made_error(SidecarError::prefill_upstream_unavailable,
-                        "The prefill engine refused the connection.");
+                        "The prefill engine could not be connected to.");
     case LegFailure::connect_timeout:
       return made_error(timeout, auxiliary ? "An engine could not be reached in time."
                                            : "The prefill engine could not be reached in time.");

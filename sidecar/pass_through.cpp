@@ -36,7 +36,7 @@ Answer upload_failure_answer(const ClientUpload& upload, ExchangeRecord& record)
 Answer decode_failure_answer(LegFailure failure, ExchangeRecord& record) {
   switch (failure) {
     case LegFailure::connect:
-      return recorded(SidecarError::decode_upstream_error, "The decode engine refused the connection.",
+      return recorded(SidecarError::decode_upstream_error, "The decode engine could not be connected to.",
                       record);
     case LegFailure::connect_timeout:
       return recorded(SidecarError::decode_upstream_timeout,

@@ -32,7 +32,7 @@ Awaitable<BodyReadEnd> read_fixed(ClientConnection& client, std::uint64_t length
   bool try_first = true;  // a body usually follows its head closely
   while (out.size() < length) {
     if (out.room().empty()) {
-      const auto more = std::min<std::uint64_t>(length - out.size(), out.size());
+      const auto more = std::min<std::uint64_t>(length - out.size(), std::max(out.size(), kFirstRoom));
       if (!out.reserve_more(static_cast<std::size_t>(more))) co_return BodyReadEnd::overloaded;
     }
     if (!try_first) {
@@ -63,16 +63,24 @@ void RequestBody::Free::operator()(char* data) const {
   std::free(data);
 }
 
-bool RequestBody::reserve_more(std::size_t more) {
-  if (capacity_ - size_ >= more) return true;
-  const auto wanted = std::max({size_ + more, std::min(capacity_ * 2, capacity_ + kTrustedLength)});
-  if (!share_.grow_to(wanted)) return false;
-  auto* grown = static_cast<char*>(std::realloc(data_.get(), wanted));
-  if (grown == nullptr) return false;
-  (void)data_.release();
-  data_.reset(grown);
-  capacity_ = wanted;
+bool RequestBody::charge(std::size_t bytes) {
+  if (bytes <= charged_) return true;
+  if (!share_.grow_to(bytes)) return false;
+  charged_ = bytes;
   return true;
+}
+
+bool RequestBody::reserve_more(std::size_t more) {
+  if (capacity_ - size_ < more) {
+    const auto wanted = std::max(size_ + more, std::min(capacity_ * 2, capacity_ + kTrustedLength));
+    auto* grown = static_cast<char*>(std::realloc(data_.get(), wanted));
+    if (grown == nullptr) return false;
+    (void)data_.release();
+    data_.reset(grown);
+    capacity_ = wanted;
+  }
+  // Untouched memory costs nothing yet. What counts is what has come, and as much again.
+  return charge(std::min(capacity_, std::max(size_ + std::min(more, kFirstRoom), size_ * 2)));
 }
 
 void RequestBody::clear() {
@@ -84,12 +92,13 @@ void RequestBody::release() {
   data_.reset();
   size_ = 0;
   capacity_ = 0;
+  charged_ = 0;
   share_.release();
 }
 
 bool RequestBody::append(std::string_view bytes) {
   if (bytes.empty()) return true;
-  if (!reserve_more(bytes.size())) return false;
+  if (!reserve_more(bytes.size()) || !charge(size_ + bytes.size())) return false;
   std::memcpy(data_.get() + size_, bytes.data(), bytes.size());
   size_ += bytes.size();
   return true;
@@ -214,10 +223,18 @@ bool ClientUpload::try_next(std::string& wire) {
   return take(std::string(client_.inbox), wire, /*from_inbox=*/true);
 }
 
+// In slices, so that the caller sees an engine that answers or dies while the client is silent.
 Awaitable<> ClientUpload::wait() {
-  const auto event = co_await client_.wait_for_bytes(silence_limit_);
-  if (event == ClientEvent::timed_out) timed_out_ = true;
-  if (event == ClientEvent::gone || event == ClientEvent::stopped) lost_ = client_.gone();
+  constexpr milliseconds kSlice{100};
+  const auto slice = std::min(kSlice, silence_limit_ - silence_);
+  const auto event = co_await client_.wait_for_bytes(slice);
+  if (event == ClientEvent::timed_out) {
+    silence_ += slice;
+    timed_out_ = silence_ >= silence_limit_;
+    co_return;
+  }
+  silence_ = milliseconds(0);
+  if (event != ClientEvent::readable) lost_ = client_.gone();
 }
 
 }  // namespace handoff::sidecar

@@ -1,6 +1,7 @@
 // A client's request body: read whole up to a limit, or passed on as it comes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -30,17 +31,19 @@ class RequestBody {
   bool reserve_more(std::size_t more);
   bool append(std::string_view bytes);
   /// The reserved room; commit() says how much of it was filled.
-  std::span<char> room() { return {data_.get() + size_, capacity_ - size_}; }
+  std::span<char> room() { return {data_.get() + size_, std::min(capacity_, charged_) - size_}; }
   void commit(std::size_t bytes) { size_ += bytes; }
 
  private:
   struct Free {
     void operator()(char* data) const;
   };
+  bool charge(std::size_t bytes);
   BudgetShare share_;
   std::unique_ptr<char, Free> data_;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;
+  std::size_t charged_ = 0;  // what of it the budget knows of
 };
 
 enum class BodyReadEnd { complete, over_limit, timed_out, malformed, client_gone, overloaded };
@@ -79,6 +82,7 @@ class ClientUpload final : public BodySource {
   std::string_view prefix_;
   std::span<char> scratch_;
   milliseconds silence_limit_;
+  milliseconds silence_{0};  // so far
   std::vector<std::string_view> pieces_;
   std::uint64_t bytes_ = 0;
   bool prefix_sent_ = false;

@@ -4,6 +4,7 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <map>
 #include <thread>
@@ -64,6 +65,11 @@ void Sidecar::run() {
   for (const auto& loop : loops_) loop->start();
   control_.run();
   log_totals();
+  // The stop is done. Another signal must not turn it into a death by signal while the process leaves.
+  error_code ignored;
+  signals.clear(ignored);
+  std::signal(SIGTERM, SIG_IGN);
+  std::signal(SIGINT, SIG_IGN);
 }
 
 // False: there is no time to wait.

@@ -1,5 +1,6 @@
 #include "sidecar/sidecar_config.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <variant>
 
@@ -25,8 +26,9 @@ std::optional<std::string> wrong_level(std::string_view text) {
 }
 
 std::optional<std::string> wrong_path(std::string_view text) {
-  if (text.empty() || text.front() == '/') return std::nullopt;
-  return "takes a path that begins with '/'";
+  const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
+  if (text.empty() || (text.front() == '/' && is_plain)) return std::nullopt;
+  return "takes a path that begins with '/', without blanks";
 }
 
 std::optional<std::string> wrong_admin_port(std::string_view text) {

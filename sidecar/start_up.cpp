@@ -124,6 +124,9 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
     problems.emplace_back(
         "DYN_SIDECAR_PORT and DYN_DECODE_ENGINE_PORT are the same port: the sidecar would call itself");
   }
+  if (config.admin_port == std::to_string(config.engine_port)) {
+    problems.emplace_back("DYN_SIDECAR_ADMIN_PORT and DYN_DECODE_ENGINE_PORT are the same port");
+  }
   if (config.port != 0 && config.admin_port == std::to_string(config.port)) {
     problems.emplace_back("DYN_SIDECAR_ADMIN_PORT and DYN_SIDECAR_PORT are the same port");
   }

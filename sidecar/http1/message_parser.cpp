@@ -32,7 +32,7 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
   Collector() {
     this->body_limit(boost::none);
     this->header_limit(std::numeric_limits<std::uint32_t>::max());  // the caller has bounded the head already
-    this->eager(true);
+    this->eager(false);  // one element at a time, so that the caller sees between them
   }
 
   void begin_head(Head& head, std::size_t max_fields) {
@@ -42,6 +42,7 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
   void end_head() { head_ = nullptr; }
   void collect_into(std::vector<std::string_view>* pieces) { pieces_ = pieces; }
   bool too_many_fields() const { return too_many_fields_; }
+  bool between_chunks() const { return this->chunked() && chunk_left_ == 0; }
 
  private:
   void on_request_impl(beast_http::verb, BeastView method, BeastView target, int version,
@@ -113,9 +114,10 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
     return body.size();
   }
 
-  void on_chunk_header_impl(std::uint64_t, BeastView, error_code&) override {}
+  void on_chunk_header_impl(std::uint64_t size, BeastView, error_code&) override { chunk_left_ = size; }
 
   std::size_t on_chunk_body_impl(std::uint64_t, BeastView body, error_code&) override {
+    chunk_left_ -= body.size();
     if (!body.empty()) pieces_->push_back(to_std(body));
     return body.size();
   }
@@ -125,6 +127,7 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
   Head* head_ = nullptr;
   std::vector<std::string_view>* pieces_ = nullptr;
   std::size_t max_fields_ = 0;
+  std::uint64_t chunk_left_ = 0;
   int content_lengths_ = 0;
   int transfer_encodings_ = 0;
   int hosts_ = 0;
@@ -196,11 +199,21 @@ HeadResult parse_whole_head(Collector<IsRequest, Head>& parser, std::string_view
   return {HeadStatus::complete, start + size};
 }
 
+// Beast asserts that it is not shown the beginning of a last chunk twice, so it is shown the chunk once there
+// is enough of it.
+bool may_be_begun_last_chunk(std::string_view data) {
+  constexpr std::string_view kLastChunk = "0\r\n\r\n";
+  if (data.size() >= kLastChunk.size()) return false;
+  if (data.starts_with("\r\n")) data.remove_prefix(2);
+  return data.empty() || data == "\r" || data[0] == '0';
+}
+
 template <class Parser>
 BodyResult parse_some_body(Parser& parser, std::string_view data, std::vector<std::string_view>& pieces) {
   parser.collect_into(&pieces);
   std::size_t consumed = 0;
   while (consumed < data.size() && !parser.is_done()) {
+    if (parser.between_chunks() && may_be_begun_last_chunk(data.substr(consumed))) break;
     error_code ec;
     consumed += parser.put(boost::asio::buffer(data.substr(consumed)), ec);
     if (ec == beast_http::error::need_more) break;

@@ -204,6 +204,14 @@ def test_second_signal_hurries(own):
     assert sidecar.wait_exit() == 0
 
 
+def test_signals_that_keep_coming_do_not_spoil_the_end(own):
+    for _ in range(5):
+        sidecar = own.sidecar(1)
+        while sidecar.process.poll() is None:
+            sidecar.signal()
+        assert sidecar.wait_exit() == 0
+
+
 def test_idle_process_ends_at_once(own):
     sidecar = own.sidecar(1, {"DYN_SIDECAR_DRAIN_TIMEOUT_MS": "3600000"})
     client = sidecar.connect()

@@ -225,3 +225,28 @@ def test_connections_above_the_limit_wait(scripted):
     assert third.read_response().status == 200
     with scripted.sidecar.connect_admin() as admin:
         assert admin.request("GET", "/livez").status == 200
+
+
+@pytest.mark.settings(DYN_SIDECAR_MAX_BUFFERED_BYTES="1048576")
+def test_claiming_a_size_takes_no_memory_from_others(scripted):
+    claims = []
+    for _ in range(20):
+        client = scripted.connect()
+        client.send(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                    b"Content-Length: 900000\r\n\r\n{")
+        claims.append(client)
+    with scripted.connect() as client:
+        client.send(scripted.bytes_of(b'{"prompt":"%s"}' % (b"x" * 100_000), disaggregated=False))
+        scripted.decode.next().reply(b"ok")
+        assert client.read_response().body == b"ok"
+    for client in claims:
+        client.close()
+
+
+def test_answer_to_a_stalled_upload_does_not_wait_for_the_rest(rig):
+    rig.decode.fault(action="early_response", status=413, body="too much")
+    with rig.connect() as client:
+        client.send(b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nContent-Type: application/octet-stream\r\n"
+                    b"Content-Length: 5000000\r\n\r\n" + b"x" * 1000)
+        answer = client.read_response()
+    assert answer.status == 413 and answer.body == b"too much"

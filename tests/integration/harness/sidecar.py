@@ -130,7 +130,7 @@ class Sidecar:
             self.signal()
         code = self.wait_exit()
         self.check_undamaged()
-        assert code == 0, f"ended with {code}:\n{self.log_text()}"
+        assert code == 0, f"exit code {code}:\n{self.log_text()}"
         return self.wait_log("stopped")
 
     def check_undamaged(self):
