@@ -93,7 +93,7 @@ void BlockShard::replace(Slot& slot, HolderRef holders) {
     const bool never_passed = last.bits.load(std::memory_order_relaxed) == 0;
     slot.bits.store(never_passed ? 0 : kTombstone, std::memory_order_release);
     if (never_passed) --used_;
-    live_.fetch_sub(1, std::memory_order_relaxed);
+    set_blocks(blocks() - 1);
     if (pressure_.load(std::memory_order_relaxed) && blocks() < max_blocks_ - max_blocks_ / 4) {
       pressure_.store(false, std::memory_order_relaxed);
     }
@@ -179,7 +179,7 @@ bool BlockShard::insert(BlockKey key, HolderRef holders) {
       if (bits == 0) ++used_;
       slot.key.store(key, std::memory_order_relaxed);
       slot.bits.store(holders.bits(), std::memory_order_release);
-      live_.fetch_add(1, std::memory_order_relaxed);
+      set_blocks(blocks() + 1);
       return evicted;
     }
   }

@@ -81,6 +81,9 @@ class BlockShard {
   static HolderRef holders_of(std::uint64_t bits) { return HolderRef::from_bits(bits & ~kRecent); }
   static bool is_live(std::uint64_t bits) { return bits > kTombstone; }
 
+  // Not an atomic addition: there is one writer, and the barrier would make each insert wait for its cache
+  // miss.
+  void set_blocks(std::size_t blocks) { live_.store(blocks, std::memory_order_relaxed); }
   std::uint64_t find_bits(BlockKey key, bool mark) const;
   void rebuild(std::size_t buckets);
   void make_room();

@@ -47,7 +47,7 @@ EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey block) {
   while (!is_free(entries_[free])) ++free;
   std::move_backward(entries_ + at, entries_ + free, entries_ + free + 1);
   entries_[at] = {engine, block};
-  size_.fetch_add(1, std::memory_order_relaxed);
+  set_size(size() + 1);
   if (free + 2 >= capacity_) resize(slots_for(size()) + kFirstSlots);
   return Added::added;
 }
@@ -67,7 +67,7 @@ bool EngineHashShard::erase(EngineKey engine, BlockKey block) {
     entries_[at] = entries_[next];
   }
   entries_[at] = Entry{};
-  size_.fetch_sub(1, std::memory_order_relaxed);
+  set_size(size() - 1);
   if (slots_ > 4 * kFirstSlots && size() < slots_ / 4) resize(slots_for(size()));
   return true;
 }
@@ -94,7 +94,7 @@ void EngineHashShard::adopt(const std::vector<Entry>& entries, std::size_t slots
   slots_ = slots;
   std::size_t spill = kSpillSlots;
   while (!fill(entries, slots_ + spill)) spill *= 2;
-  size_.store(entries.size(), std::memory_order_relaxed);
+  set_size(entries.size());
   data_.store(entries_, std::memory_order_relaxed);
   data_slots_.store(slots_, std::memory_order_relaxed);
   table_bytes_.store(memory_.bytes(), std::memory_order_relaxed);

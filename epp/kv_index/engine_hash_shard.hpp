@@ -72,6 +72,9 @@ class EngineHashShard {
   std::size_t home(EngineKey engine) const { return (engine & 0xFFFFFFFFU) * slots_ >> 32; }
   // The probing order. Home grows with the low half of the key.
   static std::uint64_t order(EngineKey engine) { return engine << 32 | engine >> 32; }
+  // Not an atomic addition: there is one writer, and the barrier would make each insert wait for its cache
+  // miss.
+  void set_size(std::size_t size) { size_.store(size, std::memory_order_relaxed); }
   void resize(std::size_t slots);
   void adopt(const std::vector<Entry>& entries, std::size_t slots);
   bool fill(const std::vector<Entry>& entries, std::size_t capacity);

@@ -85,11 +85,12 @@ class Rig:
         log = engine.control("GET", "/mock/requests").json["requests"]
         return [entry for entry in log if entry["target"] != "/health"]
 
-    def wait_tidy(self):
-        """No request, block or lease is left on either engine."""
+    def wait_tidy(self, started_over=False):
+        """No request, block or lease is left on either engine. `started_over`: an engine may have closed a kept connection just
+        as decode's leg was sent on it. Whether the handoff arrived is then unknown, so it is left to its lease."""
         self.decode.wait(requests=0, blocks_free="all", leases=0)
         self.prefill.wait(requests=0, blocks_free="all", leases=0)
-        assert self.prefill.state()["leases"]["expired"] == 0, "only the lease's end gave the blocks back"
+        assert started_over or self.prefill.state()["leases"]["expired"] == 0, "only the lease's end gave the blocks back"
 
 
 class SidecarPool:

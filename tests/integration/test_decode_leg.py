@@ -267,7 +267,7 @@ def test_engines_that_close_idle_connections_soon(own, stream):
             if _ % 4 == 0:
                 rig.prefill.wait(connections=0)
                 rig.decode.wait(connections="<=1")
-    rig.wait_tidy()
+    rig.wait_tidy(started_over=True)
     assert rig.decode.state()["wrong_text"] == 0
 
 
@@ -281,7 +281,7 @@ def test_engines_that_close_right_after_each_answer(own, stream, disaggregated):
         for _ in range(20):
             client.send(rig.bytes_of({**COMPLETION, "stream": stream}, disaggregated=disaggregated))
             assert client.read_response().status == 200
-    rig.wait_tidy()
+    rig.wait_tidy(started_over=True)
     assert rig.decode.state()["wrong_text"] == 0
 
 
