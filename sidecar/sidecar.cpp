@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <csignal>
 #include <cstdlib>
 #include <map>
@@ -49,7 +48,6 @@ Sidecar::Sidecar(const SharedPlan& plan, std::span<const std::string> backend_va
 }
 
 void Sidecar::run() {
-  net::signal_set signals(control_, SIGTERM, SIGINT);
   std::function<void(error_code, int)> on_signal = [&](error_code ec, int) {
     if (ec) return;
     if (readiness_.draining()) {
@@ -59,15 +57,15 @@ void Sidecar::run() {
       readiness_.set_draining();
       net::co_spawn(control_, stop_after_signal(), [this](std::exception_ptr) { control_.stop(); });
     }
-    signals.async_wait(on_signal);
+    signals_.async_wait(on_signal);
   };
-  signals.async_wait(on_signal);
+  signals_.async_wait(on_signal);
   for (const auto& loop : loops_) loop->start();
   control_.run();
   log_totals();
   // The stop is done. Another signal must not turn it into a death by signal while the process leaves.
   error_code ignored;
-  signals.clear(ignored);
+  signals_.clear(ignored);
   std::signal(SIGTERM, SIG_IGN);
   std::signal(SIGINT, SIG_IGN);
 }

@@ -1,6 +1,8 @@
 // The running sidecar: its loops, and how it stops.
 #pragma once
 
+#include <boost/asio/signal_set.hpp>
+#include <csignal>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,6 +36,7 @@ class Sidecar {
   const SharedPlan& plan_;
   Readiness readiness_;
   net::io_context control_{1};
+  net::signal_set signals_{control_, SIGTERM, SIGINT};  // caught from the first log line on
   SteadyTimer timer_{control_};
   bool hurry_ = false;  // a second signal came
   std::vector<std::unique_ptr<EventLoop>> loops_;

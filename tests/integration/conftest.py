@@ -107,11 +107,9 @@ class SidecarPool:
         return sidecar
 
     def stop(self):
-        running = [sidecar for sidecar in self._sidecars.values() if sidecar.process.poll() is None]
-        for sidecar in running:
-            sidecar.signal()
-        for sidecar in running:
-            sidecar.stop()
+        for sidecar in self._sidecars.values():
+            if sidecar.process.poll() is None:
+                sidecar.stop()
 
 
 @pytest.fixture(scope="module")

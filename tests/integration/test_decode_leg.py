@@ -5,7 +5,8 @@ import json
 import socket
 
 import pytest
-from harness.http_client import Truncated, wire
+from harness.http_client import Connection, Truncated, wire
+from harness.limits import wait_until
 from harness.scripted_engine import HANDOFF, prefill_body
 
 COMPLETION = {"model": "mock-model", "prompt": "Tell me of sheep and other animals", "max_tokens": 6}
@@ -66,9 +67,18 @@ def test_c20_decode_refuses_connections(own, stream, disaggregated):
         assert client.request("GET", "/health").status == 200
 
 
+def is_refused(port):
+    try:
+        Connection(port).close()
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
+    return False
+
+
 def test_decode_dead_after_prefill_is_told_and_counted_as_unreleased(own):
-    rig = own.rig()
+    rig = own.rig({"DYN_SIDECAR_MAX_IDLE_UPSTREAM": "0"})
     rig.decode.control("POST", "/mock/die")
+    wait_until(lambda: is_refused(rig.decode.port))
     rig.post(COMPLETION).refused(502, "decode_upstream_error")
     counters = rig.counters_at_end()
     assert counters["background.release.failed"] == 1
@@ -256,7 +266,7 @@ def test_requests_share_connections_to_the_engines(own, stream):
 
 @STREAMS
 def test_engines_that_close_idle_connections_soon(own, stream):
-    flags = ("--keep-alive-ms", "50")
+    flags = ("--keep-alive-ms", "50", "--time-scale", "0.2")
     rig = own.rig(prefill=flags, decode=flags)
     with rig.connect() as client:
         for _ in range(20):
@@ -274,7 +284,7 @@ def test_engines_that_close_idle_connections_soon(own, stream):
 @BOTH_WAYS
 @STREAMS
 def test_engines_that_close_right_after_each_answer(own, stream, disaggregated):
-    rig = own.rig()
+    rig = own.rig(prefill=("--time-scale", "0.2"), decode=("--time-scale", "0.2"))
     rig.prefill.fault(action="close_idle")
     rig.decode.fault(action="close_idle")
     with rig.connect() as client:

@@ -204,6 +204,23 @@ def test_second_signal_hurries(own):
     assert sidecar.wait_exit() == 0
 
 
+def test_signal_right_after_the_first_log_line_is_caught(own):
+    for _ in range(5):
+        sidecar = own.sidecar(1)
+        sidecar.signal()
+        assert sidecar.wait_exit() == 0
+
+
+def test_signals_that_come_too_late_do_not_spoil_the_exit(own):
+    for _ in range(5):
+        sidecar = own.sidecar(1)
+        sidecar.signal()
+        sidecar.wait_log("stopped")
+        while sidecar.process.poll() is None:
+            sidecar.signal()
+        assert sidecar.wait_exit() == 0
+
+
 def test_idle_process_ends_at_once(own):
     sidecar = own.sidecar(1, {"DYN_SIDECAR_DRAIN_TIMEOUT_MS": "3600000"})
     client = sidecar.connect()
