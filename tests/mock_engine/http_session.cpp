@@ -17,7 +17,8 @@ namespace handoff::mock {
 namespace {
 
 namespace http = boost::beast::http;
-using net::experimental::awaitable_operators::operator||;
+// The check does not see uses within co_await.
+using net::experimental::awaitable_operators::operator||;  // NOLINT(misc-unused-using-decls)
 
 constexpr std::size_t kMaxBody = std::size_t{64} << 20;
 constexpr std::uint32_t kMaxHead = 256 * 1024;

@@ -13,7 +13,8 @@
 namespace handoff::mock {
 namespace {
 
-using net::experimental::awaitable_operators::operator||;
+// The check does not see uses within co_await.
+using net::experimental::awaitable_operators::operator||;  // NOLINT(misc-unused-using-decls)
 
 constexpr std::size_t kMaxLine = 64 * 1024 * 1024;
 // In the past, so that a wait which starts after the stop ends at once.
