@@ -29,8 +29,7 @@ struct BackgroundCalls::Running {
   UpstreamLeg leg;
 };
 
-BackgroundCalls::BackgroundCalls(LegContext& legs, Counters& counters)
-    : legs_(legs), counters_(counters), idle_(legs.context.get_executor()) {}
+BackgroundCalls::BackgroundCalls(LegContext& legs, Counters& counters) : legs_(legs), counters_(counters) {}
 BackgroundCalls::~BackgroundCalls() = default;
 
 void BackgroundCalls::start(Call call) {
@@ -43,7 +42,6 @@ void BackgroundCalls::start(Call call) {
   net::co_spawn(legs_.context, run(running), [this, ended = at](std::exception_ptr error) {
     if (error) counters_.add("background.internal_error");
     running_.erase(ended);
-    if (running_.empty()) idle_.notify();
   });
 }
 

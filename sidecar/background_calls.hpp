@@ -7,7 +7,6 @@
 #include <string>
 
 #include "sidecar/counters.hpp"
-#include "sidecar/signal.hpp"
 #include "sidecar/upstream_leg.hpp"
 
 namespace handoff::sidecar {
@@ -31,8 +30,6 @@ class BackgroundCalls {
   std::size_t running() const { return running_.size(); }
   /// Ends all of them soon, and lets none begin any more: the loop's deadlines are about to stop.
   void cancel();
-  /// Notified each time the last running call has ended.
-  Signal& idle() { return idle_; }
 
  private:
   struct Running;
@@ -40,7 +37,6 @@ class BackgroundCalls {
 
   LegContext& legs_;
   Counters& counters_;
-  Signal idle_;
   std::set<std::unique_ptr<Running>> running_;
   bool cancelled_ = false;
 };

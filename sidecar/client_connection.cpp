@@ -21,10 +21,7 @@ ClientConnection::ClientConnection(DeadlineQueue& deadlines, Socket socket, mill
         timed_out_ = true;
         if (waiting_) readable_.notify();
         if (unsent() > 0) transport_.cancel_waits();
-      }) {
-  error_code ignored;
-  peer_ = transport_.socket().remote_endpoint(ignored);
-}
+      }) {}
 
 void ClientConnection::arm() {
   if (armed_) return;

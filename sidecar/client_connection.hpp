@@ -64,7 +64,6 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   /// Closes so that an unread request does not destroy the answer: stop sending, then read what comes for a
   /// while.
   Awaitable<> linger_and_close(std::span<char> scratch);
-  tcp::endpoint peer() const { return peer_; }
 
  private:
   void arm();
@@ -73,7 +72,6 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   void leave();
 
   Transport transport_;
-  tcp::endpoint peer_;
   milliseconds write_timeout_;
   Signal readable_;
   Deadline deadline_;

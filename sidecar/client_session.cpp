@@ -43,6 +43,11 @@ ClientSession::ClientSession(LoopServices& services, Socket socket, Surface surf
       surface_(surface),
       id_prefix_(std::move(id_prefix)) {}
 
+ClientSession::~ClientSession() {
+  client_->unwatch();
+  client_->close();
+}
+
 Awaitable<> ClientSession::run() {
   while (true) {
     const bool asked = co_await await_request();

@@ -23,6 +23,11 @@ class ClientSession : public boost::intrusive::list_base_hook<> {
  public:
   ClientSession(LoopServices& services, Socket socket, Surface surface, std::string id_prefix);
 
+  /// If run() ended by an exception, nothing may call into what it left.
+  ~ClientSession();
+  ClientSession(const ClientSession&) = delete;
+  ClientSession& operator=(const ClientSession&) = delete;
+
   Awaitable<> run();
 
   /// No further request after the present one.

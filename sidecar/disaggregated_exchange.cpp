@@ -103,8 +103,8 @@ ExchangeOutcome DisaggregatedExchange::outcome() const {
 }
 
 Awaitable<> DisaggregatedExchange::carry_out() {
-  // By index: an action that is awaited here may bring no further ones, but a leg awaited in place may push
-  // events.
+  // A leg awaited in place brings events, which are told after all of this entry's actions; no entry runs
+  // meanwhile, so there are no further actions.
   auto actions = std::exchange(actions_, {});
   for (auto& action : actions) {
     if (cancel_.cancelled()) co_return;

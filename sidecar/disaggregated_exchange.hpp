@@ -47,7 +47,6 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   handoff_status background(const handoff_leg& leg);
 
  private:
-  struct Plan;
   struct Leg;
   struct Event;
   // Actions, in the order asked for.

@@ -1,18 +1,12 @@
 #include "sidecar/leg_head.hpp"
 
-#include <charconv>
-
 #include "sidecar/ascii.hpp"
+#include "sidecar/http1/head_text.hpp"
 
 namespace handoff::sidecar {
 namespace {
 
-void append_field(std::string& out, std::string_view name, std::string_view value) {
-  out += name;
-  out += ": ";
-  out += value;
-  out += "\r\n";
-}
+using http1::append_field;
 
 bool is_overridden(std::span<const HeaderOverride> overrides, std::string_view name) {
   for (const auto& field : overrides) {
@@ -49,9 +43,7 @@ std::string write_leg_head(const LegHead& leg, const LegFraming& framing) {
   if (framing.chunked) {
     append_field(out, "transfer-encoding", "chunked");
   } else if (framing.content_length) {
-    char digits[24];
-    const auto end = std::to_chars(digits, digits + sizeof(digits), *framing.content_length).ptr;
-    append_field(out, "content-length", std::string_view(digits, static_cast<std::size_t>(end - digits)));
+    http1::append_content_length(out, *framing.content_length);
   }
   out += "\r\n";
   return out;

@@ -1,9 +1,10 @@
 #include "sidecar/request_body.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
+
+#include "sidecar/http1/head_text.hpp"
 
 namespace handoff::sidecar {
 namespace {
@@ -159,9 +160,7 @@ void ClientUpload::frame(std::string_view piece, std::string& wire) {
   if (piece.empty()) return;
   bytes_ += piece.size();
   if (head_.chunked) {
-    char digits[20];
-    const auto end = std::to_chars(digits, digits + sizeof(digits), piece.size(), 16).ptr;
-    wire.append(digits, end);
+    http1::append_number(wire, piece.size(), 16);
     wire += "\r\n";
     wire += piece;
     wire += "\r\n";

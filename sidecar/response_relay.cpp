@@ -1,8 +1,8 @@
 #include "sidecar/response_relay.hpp"
 
 #include <boost/beast/http/status.hpp>
-#include <charconv>
 #include "sidecar/give_memory_back.hpp"
+#include "sidecar/http1/head_text.hpp"
 
 namespace handoff::sidecar {
 namespace {
@@ -10,24 +10,15 @@ namespace {
 // Beyond this many pieces a read is copied into one buffer instead of being gathered by the kernel.
 constexpr std::size_t kMaxGathered = 24;
 
-void append_number(std::string& out, std::uint64_t value, int base) {
-  char digits[24];
-  const auto end = std::to_chars(digits, digits + sizeof(digits), value, base).ptr;
-  out.append(digits, end);
-}
+using http1::append_content_length;
+using http1::append_field;
+using http1::append_number;
 
 void append_status_line(std::string& out, unsigned status, std::string_view reason) {
   out += "HTTP/1.1 ";
   append_number(out, status, 10);
   out += ' ';
   out += reason;
-  out += "\r\n";
-}
-
-void append_field(std::string& out, std::string_view name, std::string_view value) {
-  out += name;
-  out += ": ";
-  out += value;
   out += "\r\n";
 }
 
@@ -73,15 +64,11 @@ void ResponseRelay::start(const http1::ResponseHead& head) {
   if (request_.method == "HEAD" || has_no_body(head.status)) {
     framing_ = Framing::none;
     if (head.content_length && head.status != 204) {
-      head_ += "content-length: ";
-      append_number(head_, *head.content_length, 10);
-      head_ += "\r\n";
+      append_content_length(head_, *head.content_length);
     }
   } else if (head.content_length) {
     framing_ = Framing::fixed;
-    head_ += "content-length: ";
-    append_number(head_, *head.content_length, 10);
-    head_ += "\r\n";
+    append_content_length(head_, *head.content_length);
   } else if (request_.version >= 11) {
     framing_ = Framing::chunked;
     append_field(head_, "transfer-encoding", "chunked");
@@ -101,9 +88,7 @@ void ResponseRelay::start(const Answer& answer, bool length_known) {
     framing_ = Framing::none;
   } else if (length_known) {
     framing_ = Framing::fixed;
-    head_ += "content-length: ";
-    append_number(head_, answer.body.size(), 10);
-    head_ += "\r\n";
+    append_content_length(head_, answer.body.size());
   } else if (request_.version >= 11) {
     framing_ = Framing::chunked;
     append_field(head_, "transfer-encoding", "chunked");
