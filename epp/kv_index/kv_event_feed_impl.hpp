@@ -37,7 +37,7 @@ class KvEventFeed::Impl {
 
   // The frames of one message; more than kMaxFrames are read and counted, not kept.
   struct Message {
-    std::array<zmq::message_t, kMaxFrames> frames;
+    std::array<zmq::message_t, kMaxFrames + 1> frames;  // the last one for all that are too many
     std::size_t count = 0;
     std::array<KvFrame, kMaxFrames> views;
   };
@@ -59,6 +59,8 @@ class KvEventFeed::Impl {
   std::optional<zmq::socket_t> replay_;
   std::string bound_endpoint_;
   Message message_;
+  Message connection_message_;
+  std::uint64_t last_sequence_ = 0;
   std::atomic<std::uint64_t> malformed_{0};
 };
 
