@@ -153,7 +153,7 @@ void KvEventFeed::Impl::close() {
   replay_.reset();
 }
 
-bool KvEventFeed::Impl::process(const KvFeedPool::Clock& clock) {
+KvEventFeed::Impl::Turn KvEventFeed::Impl::process(const KvFeedPool::Clock& clock) {
   take_connection_events(clock());
   for (std::size_t i = 0; i < kMessagesPerTurn; ++i) {
     const SteadyTime now = clock();
@@ -163,9 +163,9 @@ bool KvEventFeed::Impl::process(const KvFeedPool::Clock& clock) {
     follow_stream(now);
     stream_.on_tick(now);
     follow_stream(now);
-    if (!found) return false;
+    if (!found) return i == 0 ? Turn::nothing : Turn::all;
   }
-  return true;
+  return Turn::more;
 }
 
 KvEventFeed::KvEventFeed(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

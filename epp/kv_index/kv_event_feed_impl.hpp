@@ -18,8 +18,10 @@ class KvEventFeed::Impl {
   Impl(zmq::context_t& context, BlockIndex& index, KvFeedOptions options);
 
   void add_poll_items(std::vector<zmq::pollitem_t>& items);
-  // Takes what has arrived, up to a limit so that other feeds get their turn. True if there may be more.
-  bool process(const KvFeedPool::Clock& clock);
+  enum class Turn : std::uint8_t { nothing, all, more };
+
+  // Takes what has arrived, up to a limit so that other feeds get their turn.
+  Turn process(const KvFeedPool::Clock& clock);
 
   // Closes the sockets; only counters may be read afterwards. A feed may be held longer than its pool lives.
   void close();
