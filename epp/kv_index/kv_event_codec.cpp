@@ -312,16 +312,16 @@ class BatchDecoder {
     if (!in_.read_array(count)) return false;
     event.tokens_are_pairs = count > 0 && in_.peek() == Kind::array;
     std::uint32_t second = 0;
-    batch_.tokens.reserve(batch_.tokens.size() + count + 1);
+    // resize() and not reserve(): it grows by a factor, so many small events in one batch stay linear.
+    std::size_t at = batch_.tokens.size();
+    batch_.tokens.resize(at + count + (event.tokens_are_pairs ? 1 : 0));
     for (std::size_t i = 0; i < count; ++i) {
-      std::uint32_t token = 0;
       std::size_t pair = 0;
       if (event.tokens_are_pairs && (!in_.read_array(pair) || pair != 2)) return false;
-      if (!decode_token(event, token)) return false;
+      if (!decode_token(event, batch_.tokens[at++])) return false;
       if (event.tokens_are_pairs && !decode_token(event, second)) return false;
-      batch_.tokens.push_back(token);
     }
-    if (event.tokens_are_pairs) batch_.tokens.push_back(second);
+    if (event.tokens_are_pairs) batch_.tokens[at] = second;
     event.tokens.count = static_cast<std::uint32_t>(batch_.tokens.size() - event.tokens.begin);
     return true;
   }
