@@ -8,7 +8,8 @@ namespace handoff::mock {
 namespace {
 
 const std::map<std::string, EngineKind>& engine_kinds() {
-  static const std::map<std::string, EngineKind> table{{"vllm", EngineKind::kVllm}};
+  static const std::map<std::string, EngineKind> table{{"vllm", EngineKind::kVllm},
+                                                       {"sglang", EngineKind::kSglang}};
   return table;
 }
 
@@ -93,6 +94,7 @@ MockConfig parse_command_line(int argc, char** argv) {
   RawTimes times;
   CLI::App app{"A mock inference engine for tests of prefill/decode routing"};
   add_options(app, config, times);
+  add_sglang_options(app, config.sglang);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
