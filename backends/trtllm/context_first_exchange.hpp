@@ -19,7 +19,8 @@ namespace handoff::trtllm {
 /// An id is good for one request to each engine, so no leg is ever sent twice.
 class ContextFirstExchange final : public sdk::Exchange {
  public:
-  ContextFirstExchange(const Settings& settings, const sdk::Host& host, const handoff_request& request, Api api);
+  ContextFirstExchange(const Settings& settings, const sdk::Host& host, const handoff_request& request,
+                       Api api);
 
   void start_context(sdk::Turn& turn);
   void on_event(const handoff_event& event, sdk::Turn& turn) override;

@@ -59,7 +59,8 @@ std::string_view read_prompt_ids(ContextReply& reply, Api api) {
     return {};
   }
   reply.prompt_ids = reply.answer.raw(*list);
-  return is_id_list(reply.prompt_ids, api) ? std::string_view{} : "prompt_token_ids is not a list of integers";
+  return is_id_list(reply.prompt_ids, api) ? std::string_view{}
+                                           : "prompt_token_ids is not a list of integers";
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace handoff::trtllm {
 std::string whole_answer(const ContextReply& reply);
 
 /// The same as server-sent events: the text, the finish reason, the usage if `body` asks for it, [DONE].
-std::string streamed_answer(const sdk::Host& host, const ContextReply& reply, const sdk::Object& body, Api api);
+std::string streamed_answer(const sdk::Host& host, const ContextReply& reply, const sdk::Object& body,
+                            Api api);
 
 }  // namespace handoff::trtllm

@@ -173,7 +173,8 @@ void GenerationFirstExchange::on_generation(const handoff_event& event, sdk::Tur
     case HANDOFF_EVENT_LEG_BODY: {
       if (read_first_event_) return;
       first_event_ += sdk::view(event.body).substr(0, kFirstEventLimit);
-      read_first_event_ = first_event_.find("\n\n") != std::string::npos || first_event_.size() >= kFirstEventLimit;
+      read_first_event_ =
+          first_event_.find("\n\n") != std::string::npos || first_event_.size() >= kFirstEventLimit;
       if (read_first_event_ && is_error_event(host_, first_event_)) give_generations_answer(turn);
       return;
     }

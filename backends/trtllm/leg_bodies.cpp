@@ -93,7 +93,8 @@ std::optional<std::string> ids_of_base64(std::string_view json) {
   auto* out = reinterpret_cast<unsigned char*>(bytes.data());
   const int size = EVP_DecodeBlock(out, in, static_cast<int>(text.size()));
   if (size < 0) return std::nullopt;
-  const auto padding = static_cast<std::size_t>(std::count(text.end() - std::min<std::ptrdiff_t>(2, std::ssize(text)), text.end(), '='));
+  const auto padding = static_cast<std::size_t>(
+      std::count(text.end() - std::min<std::ptrdiff_t>(2, std::ssize(text)), text.end(), '='));
   bytes.resize(static_cast<std::size_t>(size) - std::min(padding, static_cast<std::size_t>(size)));
   if (bytes.size() % 4 != 0) return std::nullopt;
   std::string list = "[";

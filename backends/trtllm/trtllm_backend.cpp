@@ -47,8 +47,9 @@ constexpr std::array kConfigKeys{
         .name = sdk::bytes(kAuthKeyFileKey),
         .accepts = {},
         .default_value = {},
-        .help = sdk::bytes("File with the engines' internal_request_auth_key, with which handoffs are signed; "
-                           "line ends after the key are left out."),
+        .help =
+            sdk::bytes("File with the engines' internal_request_auth_key, with which handoffs are signed; "
+                       "line ends after the key are left out."),
         .kind = HANDOFF_CONFIG_FILE,
         .flags = HANDOFF_CONFIG_SECRET,
     },
@@ -56,8 +57,9 @@ constexpr std::array kConfigKeys{
         .name = sdk::bytes(kOnMissingKey),
         .accepts = sdk::bytes("decode-only,error"),
         .default_value = sdk::bytes("decode-only"),
-        .help = sdk::bytes("What to do when prefill succeeds without a handoff: run the request on the decode "
-                           "engine alone, or answer 502."),
+        .help =
+            sdk::bytes("What to do when prefill succeeds without a handoff: run the request on the decode "
+                       "engine alone, or answer 502."),
         .kind = HANDOFF_CONFIG_CHOICE,
         .flags = 0,
     },
