@@ -203,6 +203,10 @@ Awaitable<void> refuse(Exchange& exchange, SglangApi api, bool stream, ApiError 
   co_await answer_json(exchange, error.status, sglang_error_body(api, error.status, error.message));
 }
 
+ApiError not_json() {
+  return {400, "The request body is not valid JSON.", nullptr};
+}
+
 bool wants_stream(const Json& body) {
   return body.is_object() && body.contains("stream") && body.at("stream") == true;
 }
@@ -213,7 +217,8 @@ Awaitable<void> serve_sglang_generation(Exchange& exchange, SglangScheduler& sch
   Engine& engine = scheduler.engine();
   const std::optional<Json> body = parse_json(exchange.request.body);
   if (!body) {
-    co_await refuse(exchange, api, false, ApiError{400, "The request body is not valid JSON.", nullptr});
+    ApiError error = not_json();
+    co_await refuse(exchange, api, false, std::move(error));
     co_return;
   }
   co_await sleep_for(exchange.plan.delay_before);

@@ -136,7 +136,7 @@ Awaitable<void> SglangRendezvous::serve(Exchange& exchange, std::uint16_t http_p
     co_await exchange.writer.full(200, "text/plain", {}, "OK");
   } else if (exchange.path == "/route" && method == "GET") {
     co_await answer_json(exchange, 200, topology_text(engine_.config(), http_port));
-  } else if (exchange.path == "/mock/join" && method == "POST") {
+  } else if (exchange.path == "/kv_transfer" && method == "POST") {
     co_await serve_join(exchange);
   } else {
     co_await answer_json(exchange, 404, R"({"detail":"Not Found"})");
@@ -147,7 +147,7 @@ Awaitable<JoinResult> join_room(Engine& engine, std::string host, std::uint16_t 
                                 std::uint64_t prompt_hash, std::optional<std::int64_t> prefill_rank) {
   const bool known = co_await has_topology(engine, host, port);
   if (!known) co_return JoinResult{JoinEnd::kNoHandshake, 0};
-  std::string request = request_text("POST", "/mock/join", join_text(room, prompt_hash, prefill_rank));
+  std::string request = request_text("POST", "/kv_transfer", join_text(room, prompt_hash, prefill_rank));
   auto result = co_await (ask(host, port, std::move(request)) || sleep_for(engine.config().scaled(300.0)));
   if (result.index() == 1) co_return JoinResult{JoinEnd::kTimedOut, 0};
   const std::optional<HttpReply> reply = std::get<0>(std::move(result));

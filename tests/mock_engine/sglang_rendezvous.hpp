@@ -1,6 +1,6 @@
 // Where prefill and decode of one room meet. Stands for the bootstrap server of P and the KV transfer.
 //
-// P listens on its bootstrap port: GET /route and /health as the real server, and POST /mock/join, which D
+// P listens on its bootstrap port: GET /route and /health as the real server, and POST /kv_transfer, which D
 // keeps open until P has the KV:
 //   {"room":"12","prompt_hash":"34","rank":0}  ->  {"prompt_hash":"34"}
 #pragma once

@@ -84,6 +84,13 @@ Awaitable<void> answer_abort(Exchange& exchange, SglangScheduler& scheduler) {
   co_await exchange.writer.full(200, "", {}, "");
 }
 
+// Bodies are built in plain functions: GCC 12 cannot keep initializer lists in a coroutine frame.
+std::string no_room_text(bool anthropic) {
+  const ApiError error{400, "Invalid request: Disaggregated request received without bootstrap room id.",
+                       nullptr};
+  return error_body(anthropic ? Api::kMessages : Api::kResponses, error);
+}
+
 // Their models have no bootstrap fields, so on a disaggregated engine they have no room.
 Awaitable<void> answer_without_room(Exchange& exchange, SglangScheduler& scheduler) {
   const bool anthropic = exchange.path == "/v1/messages";
@@ -92,11 +99,7 @@ Awaitable<void> answer_without_room(Exchange& exchange, SglangScheduler& schedul
     co_return;
   }
   ++scheduler.counters().missing_room;
-  co_await answer_json(
-      exchange, 400,
-      error_body(
-          anthropic ? Api::kMessages : Api::kResponses,
-          {400, "Invalid request: Disaggregated request received without bootstrap room id.", nullptr}));
+  co_await answer_json(exchange, 400, no_room_text(anthropic));
 }
 
 }  // namespace
