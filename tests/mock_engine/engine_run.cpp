@@ -1,6 +1,7 @@
 #include "engine_run.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "handoff_params.hpp"
@@ -54,10 +55,11 @@ Awaitable<RunResult> EngineRun::start() {
   HandoffVerdict verdict = HandoffVerdict::kReadable;
   if (request_.leg == Leg::kDecode) {
     verdict = judge_handoff(request_);
+    CachedSequence sequence = new_sequence();
+    const auto hit =
+        static_cast<std::int64_t>(engine_.prefix_cache().find(request_.prompts.front(), sequence).size());
     const bool all_cached =
-        engine_.config().prefix_caching && request_.prompts.size() == 1 &&
-        engine_.prefix_cache().hit_tokens(request_.prompts.front(), engine_.config().block_size) + 1 >=
-            request_.prompt_tokens();
+        request_.prompts.size() == 1 && hit * engine_.config().block_size + 1 >= request_.prompt_tokens();
     if (verdict == HandoffVerdict::kKillsEngine && !all_cached) {
       told_p_ = true;  // a dead process tells nobody
       engine_.die("decode request without remote_block_ids, or several prompts with one handoff");
@@ -156,10 +158,9 @@ Awaitable<void> EngineRun::compute_prompt() {
   const MockConfig& config = engine_.config();
   Counters& counters = engine_.counters();
   std::int64_t to_compute = 0;
-  for (const Tokens& prompt : request_.prompts) {
-    const auto size = static_cast<std::int64_t>(prompt.size());
-    const std::int64_t hit =
-        config.prefix_caching ? engine_.prefix_cache().hit_tokens(prompt, config.block_size) : 0;
+  for (std::size_t prompt = 0; prompt < request_.prompts.size(); ++prompt) {
+    const auto size = static_cast<std::int64_t>(request_.prompts[prompt].size());
+    const std::int64_t hit = hit_tokens_[prompt * static_cast<std::size_t>(request_.n)];
     counters.cache_queries += size;
     counters.local_cache_hit += hit;
     if (kv_loaded_) {
@@ -170,14 +171,52 @@ Awaitable<void> EngineRun::compute_prompt() {
       cached_tokens_ += hit;
       to_compute += size - hit;
     }
-    if (config.prefix_caching) engine_.prefix_cache().remember(prompt, config.block_size);
   }
-  co_await sleep_for(config.ttft + config.prefill_per_token * to_compute);
+  if (to_compute > 0) {
+    const auto done = engine_.book_prefill(config.ttft + config.prefill_per_token * to_compute);
+    co_await sleep_for(std::chrono::duration_cast<std::chrono::microseconds>(done - Clock::now()));
+  } else {
+    co_await sleep_for(config.ttft);
+  }
+  // What was read from the wrong blocks is not this prompt's.
+  if (engine_.dead() || kind_ != AnswerKind::kRight) co_return;
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
+    engine_.prefix_cache().store(request_.prompts[i / static_cast<std::size_t>(request_.n)], blocks_[i],
+                                 sequences_[i]);
+  engine_.publish_kv_events();
+}
+
+CachedSequence EngineRun::new_sequence() const {
+  CachedSequence sequence;
+  sequence.rank = rank_;
+  const auto salt = request_.body.find("cache_salt");
+  if (salt != request_.body.end() && salt->is_string()) sequence.salt = salt->get<std::string>();
+  return sequence;
+}
+
+void EngineRun::advance(const std::vector<Completion>& answers, std::size_t generated) {
+  if (!engine_.config().prefix_caching || kind_ != AnswerKind::kRight || engine_.dead()) return;
+  const auto size = static_cast<std::size_t>(engine_.config().block_size);
+  for (std::size_t i = 0; i < answers.size() && i < blocks_.size(); ++i) {
+    const Tokens& prompt = request_.prompts[answers[i].prompt];
+    const std::size_t out = std::min(generated, answers[i].tokens.size());
+    // The last token is only sampled; it is computed with the next one.
+    const std::size_t computed = prompt.size() + (out > 0 ? out - 1 : 0);
+    if (computed / size <= sequences_[i].blocks) continue;
+    Tokens tokens = prompt;
+    tokens.insert(tokens.end(), answers[i].tokens.begin(),
+                  answers[i].tokens.begin() + static_cast<std::ptrdiff_t>(computed - prompt.size()));
+    engine_.prefix_cache().store(tokens, blocks_[i], sequences_[i]);
+  }
+  engine_.publish_kv_events();
 }
 
 Reply EngineRun::finish(const std::vector<Completion>& answers) {
   if (ended_ != Ended::kNot) return nullptr;
   ended_ = Ended::kFinished;
+  std::size_t longest = 0;
+  for (const Completion& answer : answers) longest = std::max(longest, answer.tokens.size());
+  advance(answers, longest);
   for (const Completion& answer : answers) {
     engine_.counters().generation += answer.token_count();
     ++engine_.counters().by_finish_reason[answer.finish_reason];
@@ -217,16 +256,38 @@ std::int64_t EngineRun::blocks_of(std::size_t prompt) const {
 }
 
 bool EngineRun::try_take_blocks() {
+  // What the cache has is shared, the rest is new. Checked as a whole, so that nothing is evicted in vain.
+  std::vector<BlockIds> hits;
+  std::vector<CachedSequence> sequences;
+  std::unordered_set<std::int64_t> free_hits;
   std::int64_t needed = 0;
-  for (std::size_t prompt = 0; prompt < request_.prompts.size(); ++prompt)
-    needed += blocks_of(prompt) * request_.n;
-  if (needed > engine_.blocks().free()) return false;
   for (std::size_t prompt = 0; prompt < request_.prompts.size(); ++prompt) {
+    CachedSequence sequence = new_sequence();
+    const BlockIds found = engine_.prefix_cache().find(request_.prompts[prompt], sequence);
+    for (const std::int64_t id : found) {
+      if (engine_.blocks().is_free(id)) free_hits.insert(id);
+    }
     for (std::int64_t choice = 0; choice < request_.n; ++choice) {
-      BlockIds blocks;
-      if (engine_.blocks().try_allocate(blocks_of(prompt), blocks)) blocks_.push_back(std::move(blocks));
+      needed += blocks_of(prompt) - static_cast<std::int64_t>(found.size());
+      hits.push_back(found);
+      sequences.push_back(sequence);
     }
   }
+  if (needed + static_cast<std::int64_t>(free_hits.size()) > engine_.blocks().free()) return false;
+  for (const BlockIds& found : hits) {
+    for (const std::int64_t id : found) engine_.blocks().share(id);
+  }
+  for (std::size_t i = 0; i < hits.size(); ++i) {
+    const auto found = static_cast<std::int64_t>(hits[i].size());
+    BlockIds fresh;
+    const std::int64_t all = blocks_of(i / static_cast<std::size_t>(request_.n));
+    if (!engine_.blocks().try_allocate(all - found, fresh)) fresh.clear();
+    hit_tokens_.push_back(found * engine_.config().block_size);
+    hits[i].insert(hits[i].end(), fresh.begin(), fresh.end());
+  }
+  blocks_ = std::move(hits);
+  sequences_ = std::move(sequences);
+  engine_.publish_kv_events();
   return true;
 }
 

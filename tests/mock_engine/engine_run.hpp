@@ -28,6 +28,8 @@ class EngineRun {
   // What the loaded KV is worth; valid after start() said kReady.
   AnswerKind answer_kind() const { return kind_; }
   std::int64_t cached_tokens() const { return cached_tokens_; }
+  // `generated` tokens of each answer are out: blocks that are full with that come into the prefix cache.
+  void advance(const std::vector<Completion>& answers, std::size_t generated);
   // The request is over. On P this pins the prompt's blocks; the result goes into the reply.
   Reply finish(const std::vector<Completion>& answers);
   void fail() { ended_ = Ended::kErrored; }
@@ -40,6 +42,7 @@ class EngineRun {
   Awaitable<RunResult> load_kv();
   RunResult weigh(PullOutcome outcome);
   Awaitable<void> compute_prompt();
+  CachedSequence new_sequence() const;
   bool try_take_blocks();
   std::int64_t blocks_of(std::size_t prompt) const;
   Reply pin(const std::vector<Completion>& answers);
@@ -50,7 +53,10 @@ class EngineRun {
   std::int64_t rank_;
   std::optional<RemoteLease> remote_;
   bool told_p_ = true;  // nothing (more) to tell
+  // By prompt and choice; each begins with the blocks found in the prefix cache.
   std::vector<BlockIds> blocks_;
+  std::vector<CachedSequence> sequences_;
+  std::vector<std::int64_t> hit_tokens_;
   std::int64_t* place_ = nullptr;  // the gauge that counts this request
   AnswerKind kind_ = AnswerKind::kRight;
   bool kv_loaded_ = false;

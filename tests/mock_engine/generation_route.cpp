@@ -150,6 +150,7 @@ Awaitable<void> stream_tokens(Generation& g) {
       if (position < answer.tokens.size()) events += g.format->token(answer, position);
       if (position + 1 == answer.tokens.size()) events += g.format->choice_end(answer);
     }
+    g.run.advance(g.answers, position + 1);
     co_await g.exchange.writer.piece(std::move(events));
   }
   std::string events;
