@@ -96,31 +96,45 @@ class BatchDecoder {
   bool decode_map_event() {
     const MsgpackCursor start = in_;
     std::size_t count = 0;
-    if (!in_.read_map(count)) return false;
+    std::string_view key;
     std::string_view type;
-    for (std::size_t i = 0; i < count; ++i) {
-      std::string_view key;
-      if (!in_.read_text(key)) return false;
-      if (key == "type" ? !in_.read_text(type) : !in_.skip()) return false;
+    if (!in_.read_map(count)) return false;
+    // Every known writer puts the type first. From others it is looked for, because it says what the fields
+    // mean.
+    const bool is_first = count > 0 && in_.read_text(key) && key == "type" && in_.read_text(type);
+    if (!is_first) {
+      in_ = start;
+      if (!find_type(type)) return false;
     }
     const auto kind = kind_of(type);
     if (!kind) {
       // An event without a type is no event; one with a new type is none that concerns us.
       ++batch_.unknown_events;
-      return !type.empty();
+      return !type.empty() && (!is_first || skip(2 * (count - 1)));
     }
-    const MsgpackCursor behind = in_;
-    in_ = start;
-    if (!in_.read_map(count)) return false;
+    if (!is_first) {
+      in_ = start;
+      if (!in_.read_map(count)) return false;
+    }
     KvEvent event = begin_event(*kind);
     std::uint32_t seen = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      std::string_view key;
+    for (std::size_t i = is_first ? 1 : 0; i < count; ++i) {
       if (!in_.read_text(key) || !decode_field(key, event, seen)) return false;
     }
-    in_ = behind;
     if (*kind != KvEventKind::cleared && (seen & kSawHashes) == 0) return false;
     batch_.events.push_back(event);
+    return true;
+  }
+
+  // Reads over the whole map.
+  bool find_type(std::string_view& type) {
+    std::size_t count = 0;
+    if (!in_.read_map(count)) return false;
+    for (; count > 0; --count) {
+      std::string_view key;
+      if (!in_.read_text(key)) return false;
+      if (key == "type" ? !in_.read_text(type) : !in_.skip()) return false;
+    }
     return true;
   }
 
@@ -279,6 +293,7 @@ class BatchDecoder {
   }
 
   bool decode_token(KvEvent& event, std::uint32_t& token) {
+    if (in_.take_small_number(token)) return true;
     if (in_.peek() != Kind::integer) {
       event.tokens_unusable = true;
       return in_.skip();
@@ -297,15 +312,16 @@ class BatchDecoder {
     if (!in_.read_array(count)) return false;
     event.tokens_are_pairs = count > 0 && in_.peek() == Kind::array;
     std::uint32_t second = 0;
+    // resize() and not reserve(): it grows by a factor, so many small events in one batch stay linear.
+    std::size_t at = batch_.tokens.size();
+    batch_.tokens.resize(at + count + (event.tokens_are_pairs ? 1 : 0));
     for (std::size_t i = 0; i < count; ++i) {
-      std::uint32_t token = 0;
       std::size_t pair = 0;
       if (event.tokens_are_pairs && (!in_.read_array(pair) || pair != 2)) return false;
-      if (!decode_token(event, token)) return false;
+      if (!decode_token(event, batch_.tokens[at++])) return false;
       if (event.tokens_are_pairs && !decode_token(event, second)) return false;
-      batch_.tokens.push_back(token);
     }
-    if (event.tokens_are_pairs) batch_.tokens.push_back(second);
+    if (event.tokens_are_pairs) batch_.tokens[at] = second;
     event.tokens.count = static_cast<std::uint32_t>(batch_.tokens.size() - event.tokens.begin);
     return true;
   }

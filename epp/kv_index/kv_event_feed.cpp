@@ -77,8 +77,7 @@ void KvEventFeed::Impl::add_poll_items(std::vector<zmq::pollitem_t>& items) {
 bool KvEventFeed::Impl::receive(zmq::socket_t& socket, Message& message) {
   message.count = 0;
   for (bool more = true; more; ++message.count) {
-    zmq::message_t surplus;
-    zmq::message_t& frame = message.count < kMaxFrames ? message.frames[message.count] : surplus;
+    zmq::message_t& frame = message.frames[std::min(message.count, kMaxFrames)];
     if (!socket.recv(frame, zmq::recv_flags::dontwait)) return false;  // frames of a message come together
     more = frame.more();
     if (message.count < kMaxFrames) {
@@ -88,12 +87,13 @@ bool KvEventFeed::Impl::receive(zmq::socket_t& socket, Message& message) {
   return true;
 }
 
-// Looked at before every batch: what a new connection brings must not be taken for news of the old one.
+// Looked at before a number that does not follow the last one: what a new connection brings must not be taken
+// for news of the old one. Not before every batch, because asking an empty socket is a system call.
 void KvEventFeed::Impl::take_connection_events(SteadyTime now) {
-  while (receive(connection_, message_)) {
+  while (receive(connection_, connection_message_)) {
     std::uint16_t event = 0;
-    if (message_.views[0].size() < sizeof(event)) continue;
-    std::memcpy(&event, message_.views[0].data(), sizeof(event));
+    if (connection_message_.views[0].size() < sizeof(event)) continue;
+    std::memcpy(&event, connection_message_.views[0].data(), sizeof(event));
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) stream_.on_connected(now);
   }
 }
@@ -102,6 +102,8 @@ bool KvEventFeed::Impl::take_live(SteadyTime now) {
   if (!receive(events_, message_)) return false;
   const auto frames = std::span(message_.views).first(std::min(message_.count, kMaxFrames));
   if (const auto message = message_.count <= kMaxFrames ? parse_live_message(frames) : std::nullopt) {
+    if (message->sequence != last_sequence_ + 1) take_connection_events(now);
+    last_sequence_ = message->sequence;
     stream_.on_batch(message->sequence, message->payload, now);
   } else {
     malformed_.fetch_add(1, std::memory_order_relaxed);
@@ -151,19 +153,19 @@ void KvEventFeed::Impl::close() {
   replay_.reset();
 }
 
-bool KvEventFeed::Impl::process(const KvFeedPool::Clock& clock) {
+KvEventFeed::Impl::Turn KvEventFeed::Impl::process(const KvFeedPool::Clock& clock) {
+  take_connection_events(clock());
   for (std::size_t i = 0; i < kMessagesPerTurn; ++i) {
     const SteadyTime now = clock();
-    take_connection_events(now);
     bool found = take_replayed(now);
     follow_stream(now);
     found |= take_live(now);
     follow_stream(now);
     stream_.on_tick(now);
     follow_stream(now);
-    if (!found) return false;
+    if (!found) return i == 0 ? Turn::nothing : Turn::all;
   }
-  return true;
+  return Turn::more;
 }
 
 KvEventFeed::KvEventFeed(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

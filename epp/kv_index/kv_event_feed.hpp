@@ -37,6 +37,7 @@ class KvEventFeed {
 
  private:
   friend class KvFeedPool;
+  friend class FeedThread;
   class Impl;
   explicit KvEventFeed(std::unique_ptr<Impl> impl);
 

@@ -18,8 +18,10 @@ class KvEventFeed::Impl {
   Impl(zmq::context_t& context, BlockIndex& index, KvFeedOptions options);
 
   void add_poll_items(std::vector<zmq::pollitem_t>& items);
-  // Takes what has arrived, up to a limit so that other feeds get their turn. True if there may be more.
-  bool process(const KvFeedPool::Clock& clock);
+  enum class Turn : std::uint8_t { nothing, all, more };
+
+  // Takes what has arrived, up to a limit so that other feeds get their turn.
+  Turn process(const KvFeedPool::Clock& clock);
 
   // Closes the sockets; only counters may be read afterwards. A feed may be held longer than its pool lives.
   void close();
@@ -37,7 +39,7 @@ class KvEventFeed::Impl {
 
   // The frames of one message; more than kMaxFrames are read and counted, not kept.
   struct Message {
-    std::array<zmq::message_t, kMaxFrames> frames;
+    std::array<zmq::message_t, kMaxFrames + 1> frames;  // the last one for all that are too many
     std::size_t count = 0;
     std::array<KvFrame, kMaxFrames> views;
   };
@@ -59,6 +61,8 @@ class KvEventFeed::Impl {
   std::optional<zmq::socket_t> replay_;
   std::string bound_endpoint_;
   Message message_;
+  Message connection_message_;
+  std::uint64_t last_sequence_ = 0;
   std::atomic<std::uint64_t> malformed_{0};
 };
 

@@ -18,6 +18,7 @@ namespace handoff::epp {
 namespace {
 
 constexpr auto kLongestWait = std::chrono::milliseconds(1000);
+constexpr auto kGatherTime = std::chrono::microseconds(50);
 
 // Interrupts a poll from another thread.
 class WakeUp {
@@ -50,7 +51,8 @@ class WakeUp {
 class FeedThread {
  public:
   using Feed = std::shared_ptr<KvEventFeed>;
-  using Process = std::function<bool(KvEventFeed&)>;
+  using Turn = KvEventFeed::Impl::Turn;
+  using Process = std::function<Turn(KvEventFeed&)>;
   using PollItems = std::function<void(KvEventFeed&, std::vector<zmq::pollitem_t>&)>;
   using Deadline = std::function<std::optional<SteadyTime>(const KvEventFeed&)>;
 
@@ -111,7 +113,15 @@ class FeedThread {
       changed_.notify_all();
       if (!busy) wait(feeds, items);
       busy = false;
-      for (const Feed& feed : feeds) busy |= process_(*feed);
+      bool found = false;
+      for (const Feed& feed : feeds) {
+        const Turn turn = process_(*feed);
+        busy |= turn == Turn::more;
+        found |= turn != Turn::nothing;
+      }
+      // Where events just came, more will. To let some gather costs less than to be woken for each of them:
+      // asking all sockets takes several system calls. What comes after a silence is still taken at once.
+      if (found && !busy) std::this_thread::sleep_for(kGatherTime);
     }
   }
 

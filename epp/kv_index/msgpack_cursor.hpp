@@ -36,6 +36,30 @@ class MsgpackCursor {
   bool read_map(std::size_t& count);
   bool skip();  // one value with all that is in it
 
+  // The next value if it is a number below 2^32 in its usual spelling; else false, and nothing is consumed.
+  // For the long lists of token ids, where a call per value would be most of the work.
+  bool take_small_number(std::uint32_t& value) {
+    if (failed_ || at_ == end_) return false;
+    const auto byte = [this](std::size_t i) { return std::to_integer<std::uint32_t>(at_[i]); };
+    const std::uint32_t head = byte(0);
+    if (head < 0x80) {
+      value = head;
+      at_ += 1;
+    } else if (head == 0xCD && remaining() >= 3) {
+      value = byte(1) << 8 | byte(2);
+      at_ += 3;
+    } else if (head == 0xCE && remaining() >= 5) {
+      value = byte(1) << 24 | byte(2) << 16 | byte(3) << 8 | byte(4);
+      at_ += 5;
+    } else if (head == 0xCC && remaining() >= 2) {
+      value = byte(1);
+      at_ += 2;
+    } else {
+      return false;
+    }
+    return true;
+  }
+
   bool fail() {
     failed_ = true;
     return false;
