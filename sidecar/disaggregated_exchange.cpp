@@ -165,6 +165,7 @@ LegRequest DisaggregatedExchange::request_of(const Leg& leg) const {
           .upload = nullptr,
           .is_head = leg.is_head,
           .may_resend = (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0,
+          .reply_is_whole = leg.reply == HANDOFF_REPLY_COLLECT,
           .deadline = leg.deadline,
           .on_sent = nullptr};
 }

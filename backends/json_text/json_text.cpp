@@ -1,6 +1,8 @@
 #include "backends/json_text/json_text.hpp"
 
+#include <algorithm>
 #include <charconv>
+#include <initializer_list>
 
 namespace handoff::json_text {
 namespace {
@@ -82,6 +84,17 @@ bool reads_as_one(std::string_view value) {
   double number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   return error == std::errc{} && end == value.data() + value.size() && number == 1.0;
+}
+
+bool reads_as_true(std::string_view value) {
+  if (value == "true") return true;
+  if (value.size() < 2 || value.front() != '"') return reads_as_one(value);
+  const auto word = value.substr(1, value.size() - 2);
+  for (const std::string_view yes : {"true", "t", "yes", "y", "on", "1"}) {
+    const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a + ('a' - 'A') : a) == b; };
+    if (std::equal(word.begin(), word.end(), yes.begin(), yes.end(), same)) return true;
+  }
+  return false;
 }
 
 std::int64_t plain_integer(std::string_view value, std::int64_t most) {

@@ -16,6 +16,7 @@ class Cursor {
 
   char look() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   bool at_end() const { return at_ >= text_.size(); }
+  std::size_t position() const { return at_; }
   void step() { ++at_; }
   /// The next byte that is no white space.
   char next_token();
@@ -38,6 +39,9 @@ class Cursor {
 
 /// Whether the engine would read this value as the integer one: 1, 1.0, "1", with pydantic's leniency.
 bool reads_as_one(std::string_view value);
+
+/// Whether the engine would read this value as true: true, 1, "yes", "on", with pydantic's leniency.
+bool reads_as_true(std::string_view value);
 
 /// The value of an unsigned integer spelled in plain digits; -1 for anything else, and beyond `most`.
 std::int64_t plain_integer(std::string_view value, std::int64_t most);

@@ -59,6 +59,15 @@ TEST(JsonText, ReadsOneInEverySpelling) {
   }
 }
 
+TEST(JsonText, ReadsTrueInEverySpelling) {
+  for (const auto* yes : {"true", "1", "1.0", "\"1\"", "\"True\"", "\"ON\"", "\"y\""})
+    EXPECT_TRUE(reads_as_true(yes)) << yes;
+  for (const auto* no :
+       {"", "false", "0", "2", "null", "\"\"", "\"no\"", "\"truer\"", "\"1.0\"", "\"", "[]", "{}"}) {
+    EXPECT_FALSE(reads_as_true(no)) << no;
+  }
+}
+
 TEST(JsonText, PlainIntegersOnly) {
   EXPECT_EQ(plain_integer("0", 10), 0);
   EXPECT_EQ(plain_integer("10", 10), 10);
