@@ -218,9 +218,13 @@ std::string act_on_kv_events(Engine& engine, const Json& body) {
 
 Awaitable<void> kv_events_route(Exchange& exchange) {
   const auto body = parse_json(exchange.request.body);
-  const std::string error = body ? act_on_kv_events(exchange.services.engine, *body) : "not JSON";
-  co_await answer_json(exchange, error.empty() ? 200 : 400,
-                       error.empty() ? R"({"ok":true})" : error_text(error));
+  std::string error = "not JSON";
+  if (body) error = act_on_kv_events(exchange.services.engine, *body);
+  if (error.empty()) {
+    co_await answer_json(exchange, 200, R"({"ok":true})");
+  } else {
+    co_await answer_json(exchange, 400, error_text(error));
+  }
 }
 
 Awaitable<void> reset_route(Exchange& exchange) {

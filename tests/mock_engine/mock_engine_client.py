@@ -8,7 +8,7 @@ import subprocess
 
 FIRST_LINE = re.compile(
     r"handoff-mock-engine listening http=(\S+):(\d+) side_channel=(\S+):(\d+) role=(\S+) engine_id=(\S+) control=(\S+):(\d+)"
-    r"(?: kv_events=(\d+))?(?: kv_replay=(\d+))?"
+    r"(?: engine=\S+)?(?: kv_events=(\d+))?(?: kv_replay=(\d+))?"
 )
 # Must never expire in a healthy run, however slow the machine.
 PATIENCE = 60
