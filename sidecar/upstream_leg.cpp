@@ -280,12 +280,16 @@ Awaitable<LegFailure> UpstreamLeg::send_wire(std::span<iovec> pieces) {
 }
 
 Awaitable<LegFailure> UpstreamLeg::send() {
-  std::vector<iovec> wire;
-  wire.reserve(1 + request_.body.size());
-  wire.push_back({request_.head.data(), request_.head.size()});
+  std::array<iovec, 8> few;  // head, and the pieces of an edited body
+  std::vector<iovec> many;
+  if (request_.body.size() >= few.size()) many.resize(1 + request_.body.size());
+  const std::span<iovec> room = many.empty() ? std::span<iovec>(few) : std::span<iovec>(many);
+  std::size_t used = 0;
+  room[used++] = {request_.head.data(), request_.head.size()};
   for (const auto piece : request_.body) {
-    if (!piece.empty()) wire.push_back({const_cast<char*>(piece.data()), piece.size()});
+    if (!piece.empty()) room[used++] = {const_cast<char*>(piece.data()), piece.size()};
   }
+  const auto wire = room.first(used);
   auto failure = co_await send_wire(wire);
   if (failure == LegFailure::none && request_.upload != nullptr && !cut_short_)
     failure = co_await send_upload();
@@ -412,25 +416,25 @@ Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
 }
 
 UpstreamLeg::Body UpstreamLeg::take_body(std::string_view data) {
-  pieces_.clear();
-  const auto parsed = parser_.parse_body(data, pieces_);
-  for (const auto piece : pieces_) body_bytes_ += piece.size();
+  auto& pieces = context_.pieces;
+  pieces.clear();
+  const auto parsed = parser_.parse_body(data, pieces);
+  for (const auto piece : pieces) body_bytes_ += piece.size();
   if (parsed.status == http1::BodyStatus::malformed) {
     close();
-    return {LegFailure::malformed, false, pieces_, {}};
+    return {LegFailure::malformed, false, pieces, {}};
   }
   carry_.assign(data.substr(parsed.consumed));
   if (parsed.status == http1::BodyStatus::complete) {
     release();
-    return {LegFailure::none, true, pieces_, {}};
+    return {LegFailure::none, true, pieces, {}};
   }
-  return {LegFailure::none, false, pieces_,
+  return {LegFailure::none, false, pieces,
           parsed.verbatim ? data.substr(0, parsed.consumed) : std::string_view{}};
 }
 
 // A body may end with its connection, but only in order: after a reset nobody knows what is missing.
 UpstreamLeg::Body UpstreamLeg::finish_at_end(IoStatus end) {
-  pieces_.clear();
   const bool complete = end == IoStatus::closed && parser_.parse_end() == http1::BodyStatus::complete;
   close();
   times_.done = Clock::now();

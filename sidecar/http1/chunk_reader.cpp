@@ -26,8 +26,8 @@ bool is_line_text(std::string_view text) {
                      [](unsigned char c) { return c == '\t' || (c >= ' ' && c != 0x7F); });
 }
 
-// The line's length without its CRLF; kNeedMore where its end is not there yet. An empty line has length 0, so
-// the caller asks for it first.
+// The line's length without its CRLF; kNeedMore where its end is not there yet. An empty line has length 0,
+// so the caller asks for it first.
 std::ptrdiff_t length_of_line(std::string_view rest) {
   const auto line_feed = rest.find('\n');
   const auto text = rest.substr(0, std::min(line_feed, rest.size()));
@@ -95,7 +95,8 @@ ChunkReader::Result ChunkReader::read(std::string_view data, std::vector<std::st
         taken = read_size(rest, has_extension);
         break;
       case State::data: {
-        const auto piece = rest.substr(0, static_cast<std::size_t>(std::min<std::uint64_t>(left_, rest.size())));
+        const auto piece =
+            rest.substr(0, static_cast<std::size_t>(std::min<std::uint64_t>(left_, rest.size())));
         if (!piece.empty()) pieces.push_back(piece);
         left_ -= piece.size();
         if (left_ == 0) state_ = State::end_of_data;

@@ -9,12 +9,13 @@ namespace handoff::sidecar::http1 {
 
 /// The chunked transfer coding of one message (RFC 9112, 7.1), read where it lies.
 ///
-/// Stricter than most readers, since a proxy must see what both of its neighbours see: lines end with CRLF and
-/// nothing else, a size is one to sixteen hexadecimal digits, what may follow it is an extension, and a trailer
-/// section consists of field lines. Extensions and trailers are dropped, as nothing was announced to the peer.
+/// Stricter than most readers, since a proxy must see what both of its neighbours see: lines end with CRLF
+/// and nothing else, a size is one to sixteen hexadecimal digits, what may follow it is an extension, and a
+/// trailer section consists of field lines. Extensions and trailers are dropped, as nothing was announced to
+/// the peer.
 ///
-/// A reader of our own because it is passed by every event of every stream: Beast's parser leaves the end of a
-/// chunk unread until the next one comes, so that each event would be copied behind two old bytes.
+/// A reader of our own because it is passed by every event of every stream: Beast's parser leaves the end of
+/// a chunk unread until the next one comes, so that each event would be copied behind two old bytes.
 class ChunkReader {
  public:
   enum class Status { need_more, complete, malformed };
@@ -26,8 +27,8 @@ class ChunkReader {
     bool verbatim = false;
   };
 
-  /// Reads what it can and appends the pieces of content, as views into `data`. A chunk that lies in `data` as
-  /// a whole is one piece. A line is consumed only as a whole; the caller bounds how long it may be.
+  /// Reads what it can and appends the pieces of content, as views into `data`. A chunk that lies in `data`
+  /// as a whole is one piece. A line is consumed only as a whole; the caller bounds how long it may be.
   Result read(std::string_view data, std::vector<std::string_view>& pieces);
   bool is_complete() const { return state_ == State::complete; }
 

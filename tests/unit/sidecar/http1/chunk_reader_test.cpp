@@ -21,7 +21,8 @@ struct Outcome {
 };
 
 std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
-  return out << static_cast<int>(outcome.status) << " '" << outcome.content << "' rest '" << outcome.rest << "'";
+  return out << static_cast<int>(outcome.status) << " '" << outcome.content << "' rest '" << outcome.rest
+             << "'";
 }
 
 /// Feeds `wire` in slices that end at `cuts`, as reads from a socket would bring it.
@@ -68,14 +69,19 @@ TEST(ChunkReader, ReadsChunks) {
   } rows[] = {
       {"none", "0\r\n\r\n", {Status::complete, "", ""}},
       {"one", "5\r\nhello\r\n0\r\n\r\n", {Status::complete, "hello", ""}},
-      {"several, and what follows", "2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\nGET", {Status::complete, "hello", "GET"}},
-      {"sizes in both cases", "a\r\n0123456789\r\nA\r\n0123456789\r\n0\r\n\r\n",
+      {"several, and what follows",
+       "2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\nGET",
+       {Status::complete, "hello", "GET"}},
+      {"sizes in both cases",
+       "a\r\n0123456789\r\nA\r\n0123456789\r\n0\r\n\r\n",
        {Status::complete, "01234567890123456789", ""}},
       {"leading zeros", "0003\r\nabc\r\n000\r\n\r\n", {Status::complete, "abc", ""}},
       {"extensions", "3;a=b\r\nabc\r\n0;c=\"d e\"\r\n\r\n", {Status::complete, "abc", ""}},
       {"blanks before an extension", "3 \t;a\r\nabc\r\n0\r\n\r\n", {Status::complete, "abc", ""}},
       {"trailers", "3\r\nabc\r\n0\r\nA: b\r\nC:\r\n\r\n", {Status::complete, "abc", ""}},
-      {"content that looks like framing", "7\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n", {Status::complete, "\r\n0\r\n\r\n", ""}},
+      {"content that looks like framing",
+       "7\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n",
+       {Status::complete, "\r\n0\r\n\r\n", ""}},
       {"the end of a chunk is taken", "3\r\nabc\r\n", {Status::need_more, "abc", ""}},
       {"half of that end is not", "3\r\nabc\r", {Status::need_more, "abc", "\r"}},
       {"a size that may go on", "3", {Status::need_more, "", "3"}},
@@ -89,10 +95,29 @@ TEST(ChunkReader, ReadsChunks) {
 }
 
 TEST(ChunkReader, RefusesWhatTwoReadersMightReadDifferently) {
-  for (const std::string wire :
-       {"\r\n", ";a\r\n", "-1\r\n", "+3\r\n", " 3\r\n", "0x3\r\n", "3g\r\n", "3.0\r\n", "1 2\r\n", "fffffffffffffffff\r\n",
-        "3\nabc", "3\r\nabc\n", "3\r\nabcd", "3\r\nabc\rx", "3;a\nabc", "3;a\rb\r\n", "0\r\n\n", "0\r\nA: b\n\n",
-        "0\r\nno colon\r\n\r\n", "0\r\n: x\r\n\r\n", "0\r\nA b: x\r\n\r\n", "0\r\n folded\r\n\r\n", "3 x\r\nabc\r\n"}) {
+  for (const std::string wire : {"\r\n",
+                                 ";a\r\n",
+                                 "-1\r\n",
+                                 "+3\r\n",
+                                 " 3\r\n",
+                                 "0x3\r\n",
+                                 "3g\r\n",
+                                 "3.0\r\n",
+                                 "1 2\r\n",
+                                 "fffffffffffffffff\r\n",
+                                 "3\nabc",
+                                 "3\r\nabc\n",
+                                 "3\r\nabcd",
+                                 "3\r\nabc\rx",
+                                 "3;a\nabc",
+                                 "3;a\rb\r\n",
+                                 "0\r\n\n",
+                                 "0\r\nA: b\n\n",
+                                 "0\r\nno colon\r\n\r\n",
+                                 "0\r\n: x\r\n\r\n",
+                                 "0\r\nA b: x\r\n\r\n",
+                                 "0\r\n folded\r\n\r\n",
+                                 "3 x\r\nabc\r\n"}) {
     EXPECT_EQ(read_at_once(wire).status, Status::malformed) << wire;
   }
   using namespace std::string_literals;
@@ -136,13 +161,31 @@ TEST(ChunkReader, KnowsWhatMayBePassedOnAsItIs) {
 
 struct Random {
   std::mt19937_64 engine;
-  std::size_t below(std::size_t bound) { return std::uniform_int_distribution<std::size_t>(0, bound - 1)(engine); }
+  std::size_t below(std::size_t bound) {
+    return std::uniform_int_distribution<std::size_t>(0, bound - 1)(engine);
+  }
 };
 
 std::string random_wire(Random& random) {
-  static const std::vector<std::string> kPieces = {
-      "0\r\n\r\n", "1\r\na\r\n", "3\r\nabc\r\n", "3;x=y\r\nabc\r\n", "0\r\nA: b\r\n\r\n", "\r\n", "\n", "\r", "5", "a",
-      ";", " ", "A: b", ":", "0", "10\r\n0123456789abcdef\r\n", "\x01", "4\r\nabc\r\n", "2\r\nabc\r\n"};
+  static const std::vector<std::string> kPieces = {"0\r\n\r\n",
+                                                   "1\r\na\r\n",
+                                                   "3\r\nabc\r\n",
+                                                   "3;x=y\r\nabc\r\n",
+                                                   "0\r\nA: b\r\n\r\n",
+                                                   "\r\n",
+                                                   "\n",
+                                                   "\r",
+                                                   "5",
+                                                   "a",
+                                                   ";",
+                                                   " ",
+                                                   "A: b",
+                                                   ":",
+                                                   "0",
+                                                   "10\r\n0123456789abcdef\r\n",
+                                                   "\x01",
+                                                   "4\r\nabc\r\n",
+                                                   "2\r\nabc\r\n"};
   std::string wire;
   for (auto left = random.below(8); left > 0; --left) wire += kPieces[random.below(kPieces.size())];
   if (random.below(2) == 0) wire += "0\r\n\r\n";
@@ -166,8 +209,8 @@ TEST(ChunkReader, DoesNotDependOnHowTheBytesCome) {
   }
 }
 
-// What we take for a complete body, Beast takes for the same one. It refuses extensions by a grammar of their own;
-// we drop whatever stands there.
+// What we take for a complete body, Beast takes for the same one. It refuses extensions by a grammar of their
+// own; we drop whatever stands there.
 TEST(ChunkReader, AgreesWithBeast) {
   const auto seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
