@@ -62,6 +62,7 @@ class KvEventPublisher::Rank {
     replay_.emplace(publisher.context_->zmq, zmq::socket_type::router);
     replay_->set(zmq::sockopt::linger, 0);
     replay_->set(zmq::sockopt::ipv6, v6 ? 1 : 0);
+    replay_->set(zmq::sockopt::sndhwm, 0);  // a ROUTER silently drops at its mark, and replays are long
     replay_->bind(endpoint(config.bind, *replay_port));
     replay_ready_.emplace(publisher.io_, replay_->get(zmq::sockopt::fd));
     wait_for_replays();

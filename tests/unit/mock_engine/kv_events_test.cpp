@@ -106,7 +106,7 @@ class Mock {
       io_.poll();
       // A batch without events: it shows a gap before it, also of what was sent before the subscription
       // stood.
-      if (++rounds % 100 == 0) {
+      if (++rounds % 2000 == 0) {
         for (std::int64_t rank = 0; rank < config_.data_parallel_size; ++rank)
           engine_->kv_events()->publish_raw(rank, nlohmann::json::array());
       }
