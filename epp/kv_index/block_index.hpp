@@ -30,6 +30,8 @@ struct BlockIndexOptions {
   // Power of two. More shards: shorter waits between writers, shorter pauses of one writer when a table
   // grows.
   std::size_t shards = 16;
+  // Also block -> engine hash, for engine_hashes(). About as much memory again as the engine hashes.
+  bool keeps_engine_hashes = false;
 };
 
 // Consecutive blocks as an engine announces them. Views: valid during the call.
@@ -113,6 +115,10 @@ class BlockIndex {
 
   // Scores every rank that holds a prefix of the request. See hash_request.
   void match_prefix(std::span<const std::uint64_t> sequence_hashes, SteadyTime now, OverlapScores& out) const;
+
+  // The engines' own hashes of these blocks, in their order; replaces `out`. False, and `out` useless, when
+  // one is not known, or engines disagree about it. Needs keeps_engine_hashes.
+  bool engine_hashes(std::span<const std::uint64_t> sequence_hashes, std::vector<std::uint64_t>& out) const;
 
   BlockIndexStats stats() const;
 

@@ -53,11 +53,12 @@ HashScrambler::HashScrambler() {
 
 BlockStore::BlockStore(const Limits& limits)
     : limits_{shard_count(limits.shards), limits.max_blocks, limits.max_engine_hashes,
-              limits.max_holder_set_bytes},
+              limits.max_holder_set_bytes, limits.keeps_engine_hashes},
       shift_(shift_for(limits_.shards)),
       pool_(epochs_, limits.max_holder_set_bytes),
       block_shards_(new BlockShard[limits_.shards]),
       engine_shards_(new EngineHashShard[limits_.shards]),
+      reverse_shards_(limits.keeps_engine_hashes ? new EngineHashShard[limits_.shards] : nullptr),
       purged_at_(new std::atomic<std::uint64_t>[limits_.shards]()) {
   for (std::size_t i = 0; i < limits_.shards; ++i) {
     block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards);
@@ -156,6 +157,42 @@ void BlockStore::link(std::span<const EngineKey> engines, std::span<const BlockK
       orphan_hints_.fetch_add(1, std::memory_order_relaxed);
     }
   });
+  if (reverse_shards_ != nullptr) link_back(engines, blocks);
+}
+
+void BlockStore::link_back(std::span<const EngineKey> engines, std::span<const BlockKey> blocks) {
+  const std::size_t limit = std::max<std::size_t>(limits_.max_engine_hashes / limits_.shards, 1);
+  by_shard(reverse_shards_.get(), blocks, [&](std::size_t number, std::size_t i) {
+    EngineHashShard& shard = reverse_shards_[number];
+    while (shard.size() >= limit) {
+      const EngineHashShard::Entry victim = shard.next_victim();
+      shard.erase(victim.engine, victim.block);
+    }
+    shard.add(blocks[i], engines[i]);
+  });
+}
+
+void BlockStore::purge_reverse(EngineHashShard& shard, const Pin& pin) {
+  shard.purge([&](BlockKey block, EngineKey) { return !find(block, pin).empty(); });
+}
+
+std::optional<std::uint64_t> BlockStore::engine_hash_of(BlockKey block) const {
+  if (reverse_shards_ == nullptr) return std::nullopt;
+  EngineHashShard::Found found;
+  {
+    EngineHashShard& shard = reverse_shards_[shard_of(block)];
+    const std::lock_guard lock(shard.mutex());
+    found = shard.find(block);
+  }
+  std::optional<EngineKey> one;
+  for (std::size_t i = 0; i < found.count; ++i) {
+    const auto back = find_engine_hash(found.blocks[i]);
+    if (std::find(back.blocks, back.blocks + back.count, block) == back.blocks + back.count) continue;
+    if (one) return std::nullopt;
+    one = found.blocks[i];
+  }
+  if (!one) return std::nullopt;
+  return scrambler_.restore(*one);
 }
 
 void BlockStore::unlink_if_gone(EngineKey engine, BlockKey block, const Pin& pin) {
@@ -189,7 +226,7 @@ void BlockStore::make_room(EngineHashShard& shard, const Pin& pin) {
 void BlockStore::purge(EngineHashShard& shard, const Pin& pin) {
   const auto index = static_cast<std::size_t>(&shard - engine_shards_.get());
   purged_at_[index].store(orphan_hints_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  shard.purge([&](BlockKey block) { return !find(block, pin).empty(); });
+  shard.purge([&](EngineKey, BlockKey block) { return !find(block, pin).empty(); });
 }
 
 void BlockStore::scrub(std::size_t budget, bool wait,
@@ -255,8 +292,13 @@ void BlockStore::tidy() {
     }
     const std::uint64_t fresh = hints - purged_at_[i].load(std::memory_order_relaxed);
     if (fresh < kFewHints || fresh / limits_.shards < engine_shards_[i].size() / 8) continue;
-    const std::lock_guard lock(engine_shards_[i].mutex());
-    purge(engine_shards_[i], pin);
+    {
+      const std::lock_guard lock(engine_shards_[i].mutex());
+      purge(engine_shards_[i], pin);
+    }
+    if (reverse_shards_ == nullptr) continue;
+    const std::lock_guard lock(reverse_shards_[i].mutex());
+    purge_reverse(reverse_shards_[i], pin);
   }
 }
 
@@ -266,6 +308,7 @@ BlockStore::Sizes BlockStore::sizes() const {
     sizes.blocks += block_shards_[i].blocks();
     sizes.engine_hashes += engine_shards_[i].size();
     sizes.table_bytes += block_shards_[i].table_bytes() + engine_shards_[i].table_bytes();
+    if (reverse_shards_ != nullptr) sizes.table_bytes += reverse_shards_[i].table_bytes();
   }
   sizes.holder_sets = pool_.sets();
   sizes.holder_set_bytes = pool_.bytes();

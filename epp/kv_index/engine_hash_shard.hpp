@@ -51,7 +51,8 @@ class EngineHashShard {
   bool full() const;
   bool erase(EngineKey engine, BlockKey block);
 
-  // Drops entries whose block is gone: keep(block) tells. Also gives memory back when much was dropped.
+  // Drops entries whose block is gone: keep(engine, block) tells. Also gives memory back when much was
+  // dropped.
   template <typename Keep>
   void purge(Keep&& keep);
 
@@ -98,7 +99,7 @@ void EngineHashShard::purge(Keep&& keep) {
   std::vector<Entry> kept;
   kept.reserve(size());
   for (const Entry& entry : entries()) {
-    if (!is_free(entry) && keep(entry.block)) kept.push_back(entry);
+    if (!is_free(entry) && keep(entry.engine, entry.block)) kept.push_back(entry);
   }
   adopt(kept, slots_for(kept.size()));
 }
