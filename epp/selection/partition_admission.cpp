@@ -26,7 +26,7 @@ std::optional<Partition::Waiting> Partition::submit(PreparedRequest request, Sel
   std::optional<Waiting> waiting;
   {
     const std::lock_guard lock(mutex_);
-    after.now = clock_();
+    begin(after);
     waiting = submit_locked(request, done, after);
   }
   finish(after);
@@ -240,7 +240,7 @@ bool Partition::cancel(Waiting place) {
   bool removed = false;
   {
     const std::lock_guard lock(mutex_);
-    after.now = clock_();
+    begin(after);
     const auto found = waiters_.find(place.ticket);
     if (found == waiters_.end()) return false;
     auto& parties = found->second.parties;
@@ -284,9 +284,13 @@ Result<Selection> Partition::decide(PreparedRequest& request, const EarlyLifecyc
     if (policy_class.queues()) selection.prefill_busy = busy(policy_class, chosen.slot);
     if (selection.explanation != nullptr) selection.explanation->policy_class = policy_class.name;
   }
-  if (request.request.return_booking_facts) selection.sequence_hashes = request.sequence_hashes;
+  if (request.request.return_booking_facts) selection.sequence_hashes = request.booking_hashes();
   ++stats_.selections;
-  if (request.book) book(request, chosen.slot, early, selection, after);
+  if (request.book) {
+    book(request, chosen.slot, early, selection, after);
+  } else if (request.is_named) {
+    cache_.put({std::move(request), selection.facts}, after.now);
+  }
   return selection;
 }
 
@@ -303,9 +307,14 @@ void Partition::book(PreparedRequest& request, RankTable::Slot slot, const Early
   BookingLoad load;
   if (facts.track_prefill_tokens && !early.prefill_complete) {
     load.prefill_tokens = facts.effective_prefill_tokens;
+    if (prefill_duration_) {
+      load.prefill_duration = prefill_duration_(facts.rank, facts.effective_prefill_tokens,
+                                                facts.isl_tokens - facts.effective_prefill_tokens);
+    }
   }
   if (request.shares_blocks) {
-    load.sequence_hashes = request.sequence_hashes;
+    load.sequence_hashes = request.tracked_hashes();
+    load.unshared_blocks = request.tracked_blocks - load.sequence_hashes.size() * ledger_.stride();
   } else {
     load.unshared_blocks = request.tracked_blocks;
   }
@@ -322,15 +331,56 @@ void Partition::book(PreparedRequest& request, RankTable::Slot slot, const Early
   if (early.output_tokens > 0) {
     ledger_.report_output(booking, early.output_tokens, config_.track_output_blocks);
   }
+  if (early.output_blocks > 0 && load.tracks_blocks && config_.track_output_blocks) {
+    ledger_.add_output_blocks(booking, early.output_blocks, early.decay_fraction);
+  }
   selection.booked = true;
   selection.attempt = booking.attempt;
   selection.lease = Lease(token);
+  if (config_.kv_fetch_hints) selection.kv_hint = fetch_hint(request, slot, selection);
+  cache_.erase(*booking.id);
   ++stats_.bookings;
   bind_session(request.request, facts.rank, after.now);
   if (ranks_[slot].predicts && overlaps_ != nullptr && config_.router_ttl.count() > 0 &&
       !request.sequence_hashes.empty()) {
     after.predictions.push_back({facts.rank, std::move(request.sequence_hashes)});
   }
+}
+
+// The best source is the rank with the longest device prefix, if that is longer than all the chosen rank has.
+std::unique_ptr<KvFetchHint> Partition::fetch_hint(const PreparedRequest& request, RankTable::Slot target,
+                                                   const Selection& selection) const {
+  const std::string& kind = ranks_[target].worker->spec.router_hint_worker_type;
+  if (kind.empty() || overlaps_ == nullptr) return nullptr;
+  std::uint32_t longest = 0;
+  for (const RankOverlap& row : request.overlaps) {
+    if (row.rank == ranks_[target].rank) longest = row.total();
+  }
+  const std::string* endpoint = nullptr;
+  WorkerRank source;
+  for (const RankOverlap& row : request.overlaps) {
+    const auto slot = ranks_.slot_of(row);
+    if (!slot || *slot == target) continue;
+    const WorkerSpec& spec = ranks_[*slot].worker->spec;
+    const auto address = spec.router_hint_source_control_endpoints.find(row.rank.rank);
+    if (spec.router_hint_worker_type != kind || address == spec.router_hint_source_control_endpoints.end()) {
+      continue;
+    }
+    const bool better =
+        row.device > longest || (endpoint != nullptr && row.device == longest && row.rank < source);
+    if (!better) continue;
+    longest = row.device;
+    endpoint = &address->second;
+    source = row.rank;
+  }
+  if (endpoint == nullptr) return nullptr;
+  auto hint = std::make_unique<KvFetchHint>();
+  const auto wanted = std::span(request.sequence_hashes).first(longest);
+  if (!overlaps_->engine_hashes(wanted, hint->block_hashes)) return nullptr;
+  hint->message_id = selection.selection_id;
+  hint->source = source;
+  hint->source_control_endpoint = *endpoint;
+  return hint;
 }
 
 void Partition::bind_session(const SelectRequest& request, WorkerRank rank, SteadyTime now) {

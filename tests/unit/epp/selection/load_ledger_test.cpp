@@ -228,5 +228,76 @@ TEST(LoadLedger, AgreesWithSummingUpOverARandomHistory) {
   }
 }
 
+BookingLoad modelled(std::uint64_t tokens, std::optional<std::chrono::nanoseconds> duration) {
+  BookingLoad load = load_of(tokens, {}, tokens);
+  load.prefill_duration = duration;
+  return load;
+}
+
+// The oldest pending prefill melts in proportion to the time since it became the oldest.
+TEST(LoadLedger, ModelledPrefillMeltsFromItsAnchor) {
+  LoadLedger ledger(1000);
+  const SteadyTime start{seconds(100)};
+  ledger.advance(start);
+  Booking& first = ledger.book("a", 0, modelled(100, seconds(10)));
+  Booking& second = ledger.book("b", 0, modelled(60, seconds(6)));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 160u);
+  ledger.advance(start + seconds(5));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 110u);
+  // All are modelled: what the anchor is over its time spills into the next, down to nothing.
+  ledger.advance(start + seconds(12));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 40u);
+  ledger.advance(start + seconds(100));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 0u);
+  // The next one becomes the anchor when the first is done, and starts whole.
+  ledger.complete_prefill(first);
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 60u);
+  ledger.advance(start + seconds(103));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 30u);
+  ledger.release(second);
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 0u);
+}
+
+TEST(LoadLedger, OneUnmodelledPrefillStopsTheSpilling) {
+  LoadLedger ledger(1000);
+  const SteadyTime start{seconds(100)};
+  ledger.advance(start);
+  ledger.book("a", 0, modelled(100, seconds(10)));
+  Booking& plain = ledger.book("b", 0, modelled(60, std::nullopt));
+  ledger.advance(start + seconds(5));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 110u);
+  ledger.advance(start + seconds(50));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 60u);
+  // The one in the middle or at the end may go first; the anchor stays what it is.
+  ledger.complete_prefill(plain);
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 0u);
+  // An anchor that is not modelled does not melt.
+  Booking& other = ledger.book("c", 1, modelled(50, std::nullopt));
+  ledger.book("d", 1, modelled(50, seconds(1)));
+  ledger.advance(start + seconds(90));
+  EXPECT_EQ(ledger.load(1).active_prefill_tokens, 100u);
+  ledger.complete_prefill(other);
+  ledger.advance(start + std::chrono::milliseconds(90'500));
+  EXPECT_EQ(ledger.load(1).active_prefill_tokens, 25u);
+  // A duration of nothing is over at once.
+  ledger.book("e", 2, modelled(50, seconds(0)));
+  EXPECT_EQ(ledger.load(2).active_prefill_tokens, 0u);
+}
+
+// Every kept hash stands for a group of blocks.
+TEST(LoadLedger, AStrideScalesTheCountBack) {
+  LoadLedger ledger(1000, 4);
+  const std::vector<std::uint64_t> two_groups{40, 80};
+  const std::vector<std::uint64_t> one_group{40};
+  BookingLoad load = load_of(0, two_groups, 10 * 4);
+  load.unshared_blocks = 2;
+  Booking& first = ledger.book("a", 0, load);
+  EXPECT_EQ(ledger.load(0).active_decode_blocks, 10u);
+  ledger.book("b", 0, load_of(0, one_group, 4 * 4));
+  EXPECT_EQ(ledger.load(0).active_decode_blocks, 10u);
+  ledger.release(first);
+  EXPECT_EQ(ledger.load(0).active_decode_blocks, 4u);
+}
+
 }  // namespace
 }  // namespace handoff::epp
