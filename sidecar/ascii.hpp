@@ -32,6 +32,15 @@ constexpr bool is_blank(char c) {
   return c == ' ' || c == '\t';
 }
 
+/// RFC 9110 token, of which methods and header names are made.
+constexpr bool is_http_token(std::string_view text) {
+  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
+  for (const char c : text) {
+    if (!is_ascii_digit(c) && !is_ascii_alpha(c) && kMarks.find(c) == std::string_view::npos) return false;
+  }
+  return !text.empty();
+}
+
 /// `text` without blanks at either end.
 constexpr std::string_view trim_blanks(std::string_view text) {
   while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);

@@ -7,6 +7,8 @@
 #include <span>
 #include <utility>
 
+#include "sidecar/ascii.hpp"
+
 namespace handoff::sidecar {
 namespace {
 
@@ -41,14 +43,6 @@ bool all(std::string_view text, Predicate allowed) {
   return std::all_of(text.begin(), text.end(), allowed);
 }
 
-/// RFC 9110 token, of which methods are made.
-bool is_token(std::string_view text) {
-  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
-  return !text.empty() && all(text, [&](char c) {
-    return is_digit(c) || is_lower(c) || is_upper(c) || kMarks.find(c) != std::string_view::npos;
-  });
-}
-
 bool is_visible(std::string_view text) {
   return all(text, [](char c) { return c > ' ' && c < '\x7f'; });
 }
@@ -76,7 +70,7 @@ std::string at(std::string_view array, std::size_t index) {
 std::string route_problem(const handoff_route& route) {
   if (!readable(route.method) || !readable(route.path)) return ": its text is NULL or too long";
   if (route.method.size == 0) return ": the method is empty";
-  if (!is_token(view(route.method))) return ": " + quoted(route.method) + " is not an HTTP method";
+  if (!is_http_token(view(route.method))) return ": " + quoted(route.method) + " is not an HTTP method";
   const auto path = view(route.path);
   if (!path.starts_with('/')) return ": the path " + quoted(route.path) + " does not begin with '/'";
   if (!is_visible(path) || path.find_first_of("?#") != std::string_view::npos) {

@@ -115,7 +115,7 @@ Awaitable<> DisaggregatedExchange::carry_out() {
 Awaitable<> DisaggregatedExchange::carry_out_one(Action& action) {
   if (auto* begun = std::get_if<StartLeg>(&action)) {
     auto& leg = *begun->leg;
-    leg.upstream = std::make_unique<UpstreamLeg>(services_.legs, request_of(leg));
+    leg.upstream = std::make_unique<UpstreamLeg>(services_.legs, request_of(leg, retries_of(leg) == 0));
     if (runs_alone(leg)) {
       ++running_;
       co_await run_leg(leg);
@@ -158,13 +158,15 @@ Awaitable<> DisaggregatedExchange::carry_out_one(Action& action) {
 
 // ---------------------------------------------------------------------------------------------------- legs
 
-LegRequest DisaggregatedExchange::request_of(const Leg& leg) const {
-  return {.engine = leg.engine,
-          .head = leg.head,
+// `is_last`: no other try will be made, so nothing has to be kept for one.
+LegRequest DisaggregatedExchange::request_of(Leg& leg, bool is_last) {
+  return {.engine = is_last ? std::move(leg.engine) : leg.engine,
+          .head = is_last ? std::move(leg.head) : leg.head,
           .body = leg.body,
           .upload = nullptr,
           .is_head = leg.is_head,
           .may_resend = (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0,
+          .reply_is_whole = leg.reply == HANDOFF_REPLY_COLLECT,
           .deadline = leg.deadline,
           .on_sent = nullptr};
 }
@@ -212,10 +214,14 @@ Awaitable<> DisaggregatedExchange::run_leg(Leg& leg) {
   push({failure == LegFailure::none ? HANDOFF_EVENT_LEG_DONE : HANDOFF_EVENT_LEG_FAILED, &leg, {}});
 }
 
+std::uint64_t DisaggregatedExchange::retries_of(const Leg& leg) const {
+  const bool may_retry = leg.role == HANDOFF_ROLE_PREFILL && (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0;
+  return may_retry ? services_.plan.config.prefill_retries : 0;
+}
+
 Awaitable<LegFailure> DisaggregatedExchange::open_with_retries(Leg& leg) {
   const auto& config = services_.plan.config;
-  const bool may_retry = leg.role == HANDOFF_ROLE_PREFILL && (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0;
-  for (std::uint64_t retries = may_retry ? config.prefill_retries : 0;; --retries) {
+  for (auto retries = retries_of(leg);; --retries) {
     const auto failure = co_await leg.upstream->open();
     if (failure == LegFailure::none && (leg.flags & HANDOFF_LEG_WANT_SENT) != 0)
       push({HANDOFF_EVENT_LEG_SENT, &leg, {}});
@@ -224,7 +230,7 @@ Awaitable<LegFailure> DisaggregatedExchange::open_with_retries(Leg& leg) {
                           status == 502 || status == 503 || status == 504;
     if (retries == 0 || !worth_it || leg.given_up) co_return failure;
     services_.counters.add("prefill_retries");
-    leg.upstream = std::make_unique<UpstreamLeg>(services_.legs, request_of(leg));
+    leg.upstream = std::make_unique<UpstreamLeg>(services_.legs, request_of(leg, retries == 1));
     leg.timer.emplace(services_.deadlines, [&leg] { leg.wake.notify(); });
     leg.timer->arm(config.prefill_retry_backoff);
     co_await leg.wake.wait();

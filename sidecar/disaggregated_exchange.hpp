@@ -99,7 +99,8 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   void give_up_all();
   void push(Event event);
   void let_go_of_body();
-  LegRequest request_of(const Leg& leg) const;
+  static LegRequest request_of(Leg& leg, bool is_last);
+  std::uint64_t retries_of(const Leg& leg) const;
   bool runs_alone(const Leg& leg) const;
 
   // The client's side.

@@ -54,7 +54,9 @@ class EventLoop {
 
   // Declared in the order of dependence: what comes later refers to what comes before, and is destroyed
   // first.
-  net::io_context context_{1};
+  // Sockets are used by the loop's thread alone, so the reactor needs no locks; posting from others stays
+  // safe.
+  net::io_context context_{BOOST_ASIO_CONCURRENCY_HINT_UNSAFE_IO};
   DeadlineQueue deadlines_{context_};
   std::vector<char> scratch_;
   Counters counters_;

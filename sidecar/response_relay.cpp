@@ -99,7 +99,9 @@ void ResponseRelay::start(const Answer& answer, bool length_known) {
   end_head();
 }
 
-bool ResponseRelay::forward(std::span<const std::string_view> pieces, bool last) {
+bool ResponseRelay::forward(std::span<const std::string_view> pieces, bool last, std::string_view verbatim) {
+  if (!verbatim.empty() && framing_ == Framing::chunked && head_.empty() && !last)
+    return client_.try_send(verbatim);
   wire_.clear();
   framing_bytes_.clear();
   const auto add = [this](std::string_view bytes) {
@@ -209,7 +211,7 @@ Awaitable<RelayEnd> ResponseRelay::relay(UpstreamLeg& leg, std::string_view held
     const auto body = co_await leg.read();
     failure_ = body.failure;
     if (!body.pieces.empty() || body.complete) {
-      if (!forward(body.pieces, body.complete)) {
+      if (!forward(body.pieces, body.complete, body.verbatim)) {
         const bool still_there = co_await client_.flush();
         if (!still_there) co_return RelayEnd::client_gone;
       }

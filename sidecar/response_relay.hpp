@@ -70,7 +70,8 @@ class ResponseRelay {
   void start(const http1::ResponseHead& head);
   void start(const Answer& answer, bool length_known);
   void end_head();
-  bool forward(std::span<const std::string_view> pieces, bool last);
+  /// `verbatim`: the same pieces as whole chunks, framing included, or empty.
+  bool forward(std::span<const std::string_view> pieces, bool last, std::string_view verbatim = {});
   Awaitable<RelayEnd> flushed(bool sent);
 
   ClientConnection& client_;

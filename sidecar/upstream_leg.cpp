@@ -12,6 +12,7 @@ namespace handoff::sidecar {
 namespace {
 
 constexpr auto kTuple = net::as_tuple(kUseAwaitable);
+constexpr std::size_t kLargeNear = 4096;  // a reply with a handoff of some hundred blocks
 
 }  // namespace
 
@@ -63,6 +64,8 @@ void UpstreamLeg::let_go_of_heads() {
   give_memory_back(request_.head);
   request_.body = {};
   give_memory_back(first_bytes_);
+  request_.reply_is_whole = false;
+  large_near_.reset();
   head_.forget_text();
 }
 
@@ -185,22 +188,50 @@ Awaitable<LegFailure> UpstreamLeg::connect_one(const tcp::endpoint& endpoint, So
   co_return ec ? LegFailure::connect : LegFailure::none;
 }
 
-// The first bytes land in a small buffer of the leg's own, so that a stream that waits holds little; what
-// came with them is read into the loop's scratch behind them, after `carried` bytes that are there already.
-Awaitable<IoResult> UpstreamLeg::receive(std::size_t carried) {
-  if (interrupted() != LegFailure::none)
-    co_return IoResult{IoStatus::failed};  // it came while nobody waited here
+// The first bytes land in a small buffer of the leg's own, so that a stream that waits holds little. What was
+// carried over, or comes with them and does not fit, makes a detour over the loop's scratch.
+bool UpstreamLeg::begin_receive() {
+  if (interrupted() != LegFailure::none) return false;  // it came while nobody waited here
   connection_->deadline.arm(context_.read_timeout);
-  const auto [ec, size] = co_await connection_->transport.receive(near_);
-  if (!connection_) co_return IoResult{IoStatus::failed};
+  return true;
+}
+
+IoStatus UpstreamLeg::end_receive(error_code ec, std::size_t size, std::string_view carried) {
+  received_ = {};
+  read_was_full_ = false;
+  if (!connection_) return IoStatus::failed;
   connection_->deadline.disarm();
-  if (interrupted() != LegFailure::none) co_return IoResult{IoStatus::failed};
-  if (ec == net::error::operation_aborted) co_return IoResult{IoStatus::would_block};
-  if (ec) co_return IoResult{ec == net::error::eof ? IoStatus::closed : IoStatus::failed};
-  std::memcpy(context_.scratch.data() + carried, near_.data(), size);
-  if (size < near_.size()) co_return IoResult{IoStatus::ok, size};
-  const auto rest = connection_->transport.try_read(context_.scratch.subspan(carried + size));
-  co_return IoResult{IoStatus::ok, size + rest.size};
+  if (interrupted() != LegFailure::none) return IoStatus::failed;
+  if (ec == net::error::operation_aborted) return IoStatus::would_block;
+  if (ec) return ec == net::error::eof ? IoStatus::closed : IoStatus::failed;
+  const auto near = near_room();
+  if (size < near.size() && carried.empty()) {
+    received_ = {near.data(), size};
+    return IoStatus::ok;
+  }
+  const auto scratch = context_.scratch;
+  std::memcpy(scratch.data(), carried.data(), carried.size());
+  std::memcpy(scratch.data() + carried.size(), near.data(), size);
+  auto total = carried.size() + size;
+  if (size == near.size()) {
+    const auto rest = connection_->transport.try_read(scratch.subspan(total));
+    total += rest.size;
+    read_was_full_ = total == scratch.size();
+  }
+  received_ = {scratch.data(), total};
+  return IoStatus::ok;
+}
+
+std::span<char> UpstreamLeg::near_room() {
+  if (!request_.reply_is_whole) return near_;
+  if (!large_near_) large_near_ = std::make_unique_for_overwrite<char[]>(kLargeNear);
+  return {large_near_.get(), kLargeNear};
+}
+
+Awaitable<IoStatus> UpstreamLeg::receive() {
+  if (!begin_receive()) co_return IoStatus::failed;
+  const auto [ec, size] = co_await connection_->transport.receive(near_room());
+  co_return end_receive(ec, size, {});
 }
 
 Awaitable<bool> UpstreamLeg::wait_writable() {
@@ -249,12 +280,16 @@ Awaitable<LegFailure> UpstreamLeg::send_wire(std::span<iovec> pieces) {
 }
 
 Awaitable<LegFailure> UpstreamLeg::send() {
-  std::vector<iovec> wire;
-  wire.reserve(1 + request_.body.size());
-  wire.push_back({request_.head.data(), request_.head.size()});
+  std::array<iovec, 8> few;  // head, and the pieces of an edited body
+  std::vector<iovec> many;
+  if (request_.body.size() >= few.size()) many.resize(1 + request_.body.size());
+  const std::span<iovec> room = many.empty() ? std::span<iovec>(few) : std::span<iovec>(many);
+  std::size_t used = 0;
+  room[used++] = {request_.head.data(), request_.head.size()};
   for (const auto piece : request_.body) {
-    if (!piece.empty()) wire.push_back({const_cast<char*>(piece.data()), piece.size()});
+    if (!piece.empty()) room[used++] = {const_cast<char*>(piece.data()), piece.size()};
   }
+  const auto wire = room.first(used);
   auto failure = co_await send_wire(wire);
   if (failure == LegFailure::none && request_.upload != nullptr && !cut_short_)
     failure = co_await send_upload();
@@ -289,15 +324,14 @@ Awaitable<LegFailure> UpstreamLeg::send_upload() {
 
 Awaitable<LegFailure> UpstreamLeg::read_head() {
   while (true) {
-    const auto got = co_await receive(0);
-    if (got.status != IoStatus::ok) {
+    const auto status = co_await receive();
+    if (status != IoStatus::ok) {
       const auto why = interrupted();
-      if (why == LegFailure::none && got.status == IoStatus::would_block) continue;
+      if (why == LegFailure::none && status == IoStatus::would_block) continue;
       co_return why == LegFailure::none ? LegFailure::reset : why;
     }
     reply_started_ = true;
-    read_was_full_ = got.size == context_.scratch.size();
-    std::string_view data(context_.scratch.data(), got.size);
+    std::string_view data = received_;
     if (!carry_.empty()) {
       carry_.append(data);
       data = carry_;
@@ -332,10 +366,10 @@ Awaitable<LegFailure> UpstreamLeg::read_head() {
 }
 
 UpstreamLeg::Body UpstreamLeg::first() {
-  if (!connection_) return {LegFailure::none, true, {}};
+  if (!connection_) return {LegFailure::none, true, {}, {}};
   if (parser_.is_complete()) {
     release();
-    return {LegFailure::none, true, {}};
+    return {LegFailure::none, true, {}, {}};
   }
   if (carry_.empty()) return {};
   // first() is called right after open(), but the loop may have served others in between: the bytes are our
@@ -348,60 +382,64 @@ UpstreamLeg::Body UpstreamLeg::first() {
 
 Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
   while (true) {
-    const auto carried = carry_.size();
-    IoResult got{IoStatus::would_block};
-    if (read_was_full_) {
+    auto status = IoStatus::would_block;
+    if (std::exchange(read_was_full_, false)) {
+      const auto carried = carry_.size();
       std::memcpy(context_.scratch.data(), carry_.data(), carried);
-      got = connection_->transport.try_read(context_.scratch.subspan(carried));
-      read_was_full_ = false;
+      const auto got = connection_->transport.try_read(context_.scratch.subspan(carried));
+      status = got.status;
+      received_ = {context_.scratch.data(), carried + got.size};
+      read_was_full_ = received_.size() == context_.scratch.size();
     }
-    if (got.status == IoStatus::would_block) {
-      reading_ = true;
-      got = co_await receive(carried);
-      reading_ = false;
+    if (status == IoStatus::would_block) {
+      status = IoStatus::failed;
+      if (begin_receive()) {
+        reading_ = true;
+        const auto [ec, size] = co_await connection_->transport.receive(near_room());
+        reading_ = false;
+        status = end_receive(ec, size, carry_);
+      }
       if (const auto why = interrupted(); why != LegFailure::none) {
         close();
-        co_return Body{why, false, {}};
+        co_return Body{why, false, {}, {}};
       }
-      if (got.status == IoStatus::would_block) {  // woken for another reason
+      if (status == IoStatus::would_block) {  // woken for another reason
         if (std::exchange(nudged_, false)) co_return Body{};
         continue;
       }
-      if (got.status == IoStatus::ok) std::memcpy(context_.scratch.data(), carry_.data(), carried);
     }
-    const auto room = context_.scratch;
-    if (got.status != IoStatus::ok) co_return finish_at_end(got.status);
-    read_was_full_ = got.size == room.size() - carried;
-    const auto body = take_body({room.data(), carried + got.size});
+    if (status != IoStatus::ok) co_return finish_at_end(status);
+    const auto body = take_body(received_);
     if (body.failure == LegFailure::none && !body.complete && body.pieces.empty()) continue;  // framing only
     co_return body;
   }
 }
 
 UpstreamLeg::Body UpstreamLeg::take_body(std::string_view data) {
-  pieces_.clear();
-  const auto parsed = parser_.parse_body(data, pieces_);
-  for (const auto piece : pieces_) body_bytes_ += piece.size();
+  auto& pieces = context_.pieces;
+  pieces.clear();
+  const auto parsed = parser_.parse_body(data, pieces);
+  for (const auto piece : pieces) body_bytes_ += piece.size();
   if (parsed.status == http1::BodyStatus::malformed) {
     close();
-    return {LegFailure::malformed, false, pieces_};
+    return {LegFailure::malformed, false, pieces, {}};
   }
   carry_.assign(data.substr(parsed.consumed));
   if (parsed.status == http1::BodyStatus::complete) {
     release();
-    return {LegFailure::none, true, pieces_};
+    return {LegFailure::none, true, pieces, {}};
   }
-  return {LegFailure::none, false, pieces_};
+  return {LegFailure::none, false, pieces,
+          parsed.verbatim ? data.substr(0, parsed.consumed) : std::string_view{}};
 }
 
 // A body may end with its connection, but only in order: after a reset nobody knows what is missing.
 UpstreamLeg::Body UpstreamLeg::finish_at_end(IoStatus end) {
-  pieces_.clear();
   const bool complete = end == IoStatus::closed && parser_.parse_end() == http1::BodyStatus::complete;
   close();
   times_.done = Clock::now();
-  if (complete) return {LegFailure::none, true, {}};
-  return {LegFailure::reset, false, {}};
+  if (complete) return {LegFailure::none, true, {}, {}};
+  return {LegFailure::reset, false, {}, {}};
 }
 
 void UpstreamLeg::release() {

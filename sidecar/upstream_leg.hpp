@@ -56,6 +56,7 @@ struct LegRequest {
   BodySource* upload = nullptr;  // instead of body
   bool is_head = false;
   bool may_resend = false;        // sending it twice does no harm
+  bool reply_is_whole = false;    // the reply is wanted as a whole, so more of it is read at once
   milliseconds deadline{0};       // for all of it; zero: none
   std::function<void()> on_sent;  // called when all of it has been written
 };
@@ -68,6 +69,7 @@ struct LegContext {
   http1::HeadLimits head_limits;
   milliseconds connect_timeout;
   milliseconds read_timeout;
+  std::vector<std::string_view> pieces{};  // of one read's body; gone at the next suspension, like scratch
 };
 
 struct LegTimes {
@@ -93,6 +95,7 @@ class UpstreamLeg {
     LegFailure failure = LegFailure::none;
     bool complete = false;
     std::span<const std::string_view> pieces;  // until the next suspension of the loop's thread in any leg
+    std::string_view verbatim;  // the same as whole chunks, framing included, if that is how they came
   };
   /// What came together with the head, without waiting. Once, after open().
   Body first();
@@ -127,7 +130,10 @@ class UpstreamLeg {
   Awaitable<LegFailure> send_wire(std::span<iovec> pieces);
   Awaitable<LegFailure> send_upload();
   Awaitable<LegFailure> read_head();
-  Awaitable<IoResult> receive(std::size_t carried);
+  Awaitable<IoStatus> receive();
+  bool begin_receive();
+  std::span<char> near_room();
+  IoStatus end_receive(error_code ec, std::size_t size, std::string_view carried);
   Awaitable<bool> wait_writable();
   LegFailure interrupted() const;
   Body take_body(std::string_view data);
@@ -141,10 +147,11 @@ class UpstreamLeg {
   std::unique_ptr<UpstreamConnection> connection_;
   http1::ResponseParser parser_;
   http1::ResponseHead head_;
-  std::vector<std::string_view> pieces_;
-  std::array<char, 384> near_;  // an event of a chat stream fits
-  std::string carry_;           // bytes read but not yet understood
-  std::string first_bytes_;     // body bytes that came with the head
+  std::array<char, 384> near_;          // an event of a chat stream fits
+  std::unique_ptr<char[]> large_near_;  // instead, where the reply is wanted as a whole
+  std::string_view received_;           // what came last, behind what was carried; until the next suspension
+  std::string carry_;                   // bytes read but not yet understood
+  std::string first_bytes_;             // body bytes that came with the head
   LegTimes times_;
   std::optional<Deadline> overall_;
   Socket* connecting_ = nullptr;

@@ -1,6 +1,7 @@
 #include "backends/vllm/handoff_params.hpp"
 
-#include "backends/vllm/json_text.hpp"
+#include "backends/json_text/json_text.hpp"
+#include "backends/vllm/block_ids.hpp"
 
 namespace handoff::vllm {
 namespace {
@@ -35,7 +36,7 @@ std::string_view find_defect(const sdk::Object& params, BlockIds block_ids) {
   }
   if (!has_text(params, "remote_host")) return "remote_host is missing or not a non-empty string";
   const auto* port = params.find("remote_port");
-  if (!has_kind(port, HANDOFF_JSON_NUMBER) || plain_integer(params.raw(*port), 65535) < 1) {
+  if (!has_kind(port, HANDOFF_JSON_NUMBER) || json_text::plain_integer(params.raw(*port), 65535) < 1) {
     return "remote_port is missing or not a port number";
   }
   return {};
@@ -48,7 +49,8 @@ HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply) 
   if (!answer.is_object()) return invalid("the reply is not a JSON object");
 
   const auto* member = answer.find("kv_transfer_params");
-  if (member == nullptr || member->kind == HANDOFF_JSON_NULL || is_empty_object(answer.raw(*member))) {
+  if (member == nullptr || member->kind == HANDOFF_JSON_NULL ||
+      json_text::is_empty_object(answer.raw(*member))) {
     return missing("missing_handoff",
                    "The prefill engine answers without kv_transfer_params. It runs without a KV connector "
                    "(--kv-transfer-config), or its release has none for this API path, or for a first token "

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <span>
 
-#include "backends/vllm/json_text.hpp"
+#include "backends/json_text/json_text.hpp"
 
 namespace handoff::vllm {
 namespace {
+
+using json_text::PromptCount;
 
 /// Values that leave a field without effect, so that a handoff can carry the request.
 enum class Harmless : std::uint8_t {
@@ -55,9 +57,9 @@ bool is_harmless(std::string_view value, std::uint32_t kind, Harmless harmless) 
     case Harmless::null_or_false:
       return kind == HANDOFF_JSON_FALSE;
     case Harmless::null_or_one:
-      return reads_as_one(value);
+      return json_text::reads_as_one(value);
     case Harmless::null_or_counted:
-      return plain_integer(value, INT64_MAX) >= 0;
+      return json_text::plain_integer(value, INT64_MAX) >= 0;
     case Harmless::null_or_disabled:
       return value == "\"disabled\"";
   }
@@ -83,7 +85,7 @@ std::string_view prompts_reason(const sdk::Object& body) {
   for (const std::string_view field : {"prompt", "prompt_embeds"}) {
     PromptCount most = PromptCount::none;
     for (const auto& member : body.members()) {
-      if (sdk::view(member.name) == field) most = std::max(most, count_prompts(body.raw(member)));
+      if (sdk::view(member.name) == field) most = std::max(most, json_text::count_prompts(body.raw(member)));
     }
     if (most == PromptCount::several || (most == PromptCount::one && found_one)) return "several_prompts";
     found_one = found_one || most == PromptCount::one;
@@ -96,7 +98,7 @@ std::string_view prompts_reason(const sdk::Object& body) {
 bool brings(const sdk::Object& object, std::string_view name) {
   for (const auto& member : object.members()) {
     if (sdk::view(member.name) == name && member.kind != HANDOFF_JSON_NULL &&
-        !is_empty_object(object.raw(member))) {
+        !json_text::is_empty_object(object.raw(member))) {
       return true;
     }
   }

@@ -19,6 +19,14 @@ inline std::uint32_t quotes(const char* bytes) {
   return mask;
 }
 
+inline std::uint32_t quotes_and_backslashes(const char* bytes) {
+  std::uint32_t mask = 0;
+  for (std::size_t i = 0; i < kSize; ++i) {
+    mask |= static_cast<std::uint32_t>(bytes[i] == '"' || bytes[i] == '\\') << i;
+  }
+  return mask;
+}
+
 inline std::uint32_t quotes_and_brackets(const char* bytes) {
   std::uint32_t mask = 0;
   for (std::size_t i = 0; i < kSize; ++i) {
@@ -47,6 +55,12 @@ inline std::uint32_t quotes(const char* bytes) {
   return to_mask(_mm_cmpeq_epi8(load(bytes), _mm_set1_epi8('"')));
 }
 
+inline std::uint32_t quotes_and_backslashes(const char* bytes) {
+  const __m128i text = load(bytes);
+  return to_mask(
+      _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')), _mm_cmpeq_epi8(text, _mm_set1_epi8('\\'))));
+}
+
 inline __m128i quote_or_bracket(const char* bytes) {
   const __m128i text = load(bytes);
   // '[' and '{', and ']' and '}', differ in bit 5 only: two comparisons find all four.
@@ -63,11 +77,13 @@ inline std::uint32_t quotes_and_brackets(const char* bytes) {
 }  // namespace sse2
 
 using sse2::quotes;
+using sse2::quotes_and_backslashes;
 using sse2::quotes_and_brackets;
 
 #else
 
 using portable::quotes;
+using portable::quotes_and_backslashes;
 using portable::quotes_and_brackets;
 
 #endif

@@ -80,11 +80,13 @@ ScanStatus ObjectScan::scan_members(std::size_t max_members) {
 bool ObjectScan::scan_key(std::size_t& at, Member& member) {
   if (at == text_.size() || text_[at] != '"') return false;
   member.key_begin = at;
-  const std::size_t quote = find_closing_quote(text_, at + 1);
+  std::size_t quote = find_short_string_end(text_, at + 1);
+  const bool is_short = quote != kNoEnd;
+  if (!is_short) quote = find_closing_quote(text_, at + 1);
   if (quote == kNoEnd) return false;
   member.key_end = quote + 1;
   member.name = text_.substr(at + 1, quote - at - 1);
-  if (member.name.find('\\') != std::string_view::npos) {
+  if (!is_short && member.name.find('\\') != std::string_view::npos) {
     const std::size_t begin = arena_.size();
     if (!append_unescaped(arena_, member.name)) return false;
     escaped_names_.push_back({members_.size(), begin, arena_.size() - begin});
@@ -102,7 +104,8 @@ bool ObjectScan::scan_value(std::size_t& at, Member& member) {
   const char first = text_[at];
   std::size_t end = 0;
   if (first == '"') {
-    const std::size_t quote = find_closing_quote(text_, at + 1);
+    std::size_t quote = find_short_string_end(text_, at + 1);
+    if (quote == kNoEnd) quote = find_closing_quote(text_, at + 1);
     end = quote == kNoEnd ? kNoEnd : quote + 1;
   } else if (first == '{' || first == '[') {
     end = skip_nested(text_, at, brackets_);

@@ -38,24 +38,12 @@ bool is_escaped(std::string_view text, std::size_t begin, std::size_t at) {
   return (at - run) % 2 != 0;
 }
 
-constexpr bool ends_scalar(char c) {
-  switch (c) {
-    case ' ':
-    case '\t':
-    case '\n':
-    case '\r':
-    case ',':
-    case ':':
-    case '"':
-    case '[':
-    case ']':
-    case '{':
-    case '}':
-      return true;
-    default:
-      return false;
-  }
-}
+constexpr auto kEndsScalar = [] {
+  std::array<bool, 256> ends{};
+  for (const char c : {' ', '\t', '\n', '\r', ',', ':', '"', '[', ']', '{', '}'})
+    ends[static_cast<unsigned char>(c)] = true;
+  return ends;
+}();
 
 }  // namespace
 
@@ -125,7 +113,8 @@ std::size_t skip_nested(std::string_view text, std::size_t open, BracketStack& s
       const char c = text[here];
       mask &= mask - 1;
       if (c == '"') {
-        const std::size_t quote = find_closing_quote(text, here + 1);
+        std::size_t quote = find_short_string_end(text, here + 1);
+        if (quote == kNoEnd) quote = find_closing_quote(text, here + 1);
         if (quote == kNoEnd) return kNoEnd;
         const std::size_t ahead = quote + 1 - at;
         if (ahead >= block::kSize) {
@@ -147,7 +136,7 @@ std::size_t skip_nested(std::string_view text, std::size_t open, BracketStack& s
 
 std::size_t skip_scalar(std::string_view text, std::size_t begin) {
   std::size_t at = begin;
-  while (at < text.size() && !ends_scalar(text[at])) ++at;
+  while (at < text.size() && !kEndsScalar[static_cast<unsigned char>(text[at])]) ++at;
   return at;
 }
 

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
+
+#include "shared/json/byte_block.hpp"
 
 /// Finding where values end, at memory speed. Internal to the scanner.
 namespace handoff::json {
@@ -33,6 +36,16 @@ std::size_t skip_space(std::string_view text, std::size_t at);
 
 /// Offset of the quote that closes the string whose first byte after the opening quote is `begin`.
 std::size_t find_closing_quote(std::string_view text, std::size_t begin);
+
+/// The same for a string of at most 15 bytes without a backslash, as most keys and small values are; kNoEnd
+/// when it is not known to be one.
+inline std::size_t find_short_string_end(std::string_view text, std::size_t begin) {
+  if (text.size() - begin < block::kSize) return kNoEnd;
+  const std::uint32_t mask = block::quotes_and_backslashes(text.data() + begin);
+  if (mask == 0) return kNoEnd;
+  const std::size_t first = begin + static_cast<std::size_t>(std::countr_zero(mask));
+  return text[first] == '"' ? first : kNoEnd;
+}
 
 /// One past the bracket that matches the one at `open`. Only strings and brackets are looked at: what lies
 /// between them is the engine's to judge.

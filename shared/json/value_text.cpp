@@ -42,13 +42,22 @@ bool is_number(std::string_view text) {
 }  // namespace
 
 ValueKind kind_of(std::string_view value) {
-  if (value.starts_with('{')) return ValueKind::object;
-  if (value.starts_with('[')) return ValueKind::array;
-  if (value.starts_with('"')) return ValueKind::string;
-  if (value == "true") return ValueKind::literal_true;
-  if (value == "false") return ValueKind::literal_false;
-  if (value == "null") return ValueKind::null;
-  return is_number(value) ? ValueKind::number : ValueKind::other;
+  switch (value.empty() ? '\0' : value.front()) {
+    case '{':
+      return ValueKind::object;
+    case '[':
+      return ValueKind::array;
+    case '"':
+      return ValueKind::string;
+    case 't':
+      return value == "true" ? ValueKind::literal_true : ValueKind::other;
+    case 'f':
+      return value == "false" ? ValueKind::literal_false : ValueKind::other;
+    case 'n':
+      return value == "null" ? ValueKind::null : ValueKind::other;
+    default:
+      return is_number(value) ? ValueKind::number : ValueKind::other;
+  }
 }
 
 bool is_empty_object(std::string_view value) {

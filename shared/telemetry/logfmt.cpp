@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 
 #include "shared/json/utf8.hpp"
 
@@ -116,7 +117,7 @@ std::string_view cut(std::string_view value) {
 void append_name(std::string& line, std::string_view name) {
   while (true) {
     const auto fine = leading(name, kNameBytes);
-    line.append(name.substr(0, fine));
+    line.append(name, 0, fine);
     if (fine == name.size()) return;
     line += '_';
     name.remove_prefix(fine + 1);
@@ -145,14 +146,16 @@ void append_number(std::string& line, double number) {
     return;
   }
   // By way of a whole number, which is several times faster than the exact decimal expansion.
-  const auto thousandths = std::llround(std::abs(number) * 1000);
-  if (number < 0 && thousandths != 0) line += '-';
-  line.append(first, std::to_chars(first, last, thousandths / 1000).ptr);
+  const auto thousandths = static_cast<std::uint64_t>(std::abs(number) * 1000 + 0.5);
+  char* at = first;
+  if (number < 0 && thousandths != 0) *at++ = '-';
+  at = std::to_chars(at, last, thousandths / 1000).ptr;
   const auto fraction = thousandths % 1000;
-  line += '.';
-  line += static_cast<char>('0' + fraction / 100);
-  line += static_cast<char>('0' + fraction / 10 % 10);
-  line += static_cast<char>('0' + fraction % 10);
+  *at++ = '.';
+  *at++ = static_cast<char>('0' + fraction / 100);
+  *at++ = static_cast<char>('0' + fraction / 10 % 10);
+  *at++ = static_cast<char>('0' + fraction % 10);
+  line.append(first, at);
 }
 
 }  // namespace handoff::telemetry

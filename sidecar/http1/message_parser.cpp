@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "sidecar/ascii.hpp"
+#include "sidecar/http1/chunk_reader.hpp"
 
 namespace handoff::sidecar::http1 {
 namespace {
@@ -42,7 +43,6 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
   void end_head() { head_ = nullptr; }
   void collect_into(std::vector<std::string_view>* pieces) { pieces_ = pieces; }
   bool too_many_fields() const { return too_many_fields_; }
-  bool between_chunks() const { return this->chunked() && chunk_left_ == 0; }
 
  private:
   void on_request_impl(beast_http::verb, BeastView method, BeastView target, int version,
@@ -63,7 +63,6 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
   }
 
   void on_field_impl(beast_http::field, BeastView name, BeastView value, error_code& ec) override {
-    if (head_ == nullptr) return;  // a trailer: dropped, as we announce none
     if (head_->fields.size() == max_fields_) {
       too_many_fields_ = true;
       ec = refused();
@@ -114,12 +113,11 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
     return body.size();
   }
 
-  void on_chunk_header_impl(std::uint64_t size, BeastView, error_code&) override { chunk_left_ = size; }
-
-  std::size_t on_chunk_body_impl(std::uint64_t, BeastView body, error_code&) override {
-    chunk_left_ -= body.size();
-    if (!body.empty()) pieces_->push_back(to_std(body));
-    return body.size();
+  // Chunks go by ChunkReader; Beast is not shown them.
+  void on_chunk_header_impl(std::uint64_t, BeastView, error_code& ec) override { ec = refused(); }
+  std::size_t on_chunk_body_impl(std::uint64_t, BeastView, error_code& ec) override {
+    ec = refused();
+    return 0;
   }
 
   void on_finish_impl(error_code&) override {}
@@ -127,7 +125,6 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
   Head* head_ = nullptr;
   std::vector<std::string_view>* pieces_ = nullptr;
   std::size_t max_fields_ = 0;
-  std::uint64_t chunk_left_ = 0;
   int content_lengths_ = 0;
   int transfer_encodings_ = 0;
   int hosts_ = 0;
@@ -199,48 +196,74 @@ HeadResult parse_whole_head(Collector<IsRequest, Head>& parser, std::string_view
   return {HeadStatus::complete, start + size};
 }
 
-// Beast asserts that it is not shown the beginning of a last chunk twice, so it is shown the chunk once there
-// is enough of it.
-bool may_be_begun_last_chunk(std::string_view data) {
-  constexpr std::string_view kLastChunk = "0\r\n\r\n";
-  if (data.size() >= kLastChunk.size()) return false;
-  if (data.starts_with("\r\n")) data.remove_prefix(2);
-  return data.empty() || data == "\r" || data[0] == '0';
-}
-
-template <class Parser>
-BodyResult parse_some_body(Parser& parser, std::string_view data, std::vector<std::string_view>& pieces) {
-  parser.collect_into(&pieces);
-  std::size_t consumed = 0;
-  while (consumed < data.size() && !parser.is_done()) {
-    if (parser.between_chunks() && may_be_begun_last_chunk(data.substr(consumed))) break;
-    error_code ec;
-    consumed += parser.put(boost::asio::buffer(data.substr(consumed)), ec);
-    if (ec == beast_http::error::need_more) break;
-    if (ec) return {BodyStatus::malformed, consumed};
+// One message's parsers: Beast's for the head and for bodies of a length or to the end, ours for chunks.
+template <bool IsRequest, class Head>
+class Message {
+ public:
+  Message() { reset(); }
+  void reset(bool to_head_request = false) {
+    parser_.emplace();
+    chunks_.reset();
+    if constexpr (!IsRequest) parser_->skip(to_head_request);
   }
-  if (parser.is_done()) return {BodyStatus::complete, consumed};
-  if (data.size() - consumed > kMaxCarry) return {BodyStatus::malformed, consumed};
-  return {BodyStatus::need_more, consumed};
-}
+
+  HeadResult parse_head(std::string_view data, const HeadLimits& limits, Head& head) {
+    const auto result = parse_whole_head(*parser_, data, limits, head);
+    if (result.status == HeadStatus::complete && head.chunked && !parser_->is_done()) chunks_.emplace();
+    return result;
+  }
+
+  BodyResult parse_body(std::string_view data, std::vector<std::string_view>& pieces) {
+    return chunks_ ? parse_chunks(data, pieces) : parse_plain(data, pieces);
+  }
+
+  BodyStatus parse_end() {
+    if (is_complete()) return BodyStatus::complete;
+    if (chunks_ || !parser_->is_header_done()) return BodyStatus::malformed;
+    error_code ec;
+    parser_->put_eof(ec);
+    return !ec && parser_->is_done() ? BodyStatus::complete : BodyStatus::malformed;
+  }
+
+  bool is_complete() const { return chunks_ ? chunks_->is_complete() : parser_->is_done(); }
+
+ private:
+  BodyResult parse_chunks(std::string_view data, std::vector<std::string_view>& pieces) {
+    const auto result = chunks_->read(data, pieces);
+    if (result.status == ChunkReader::Status::complete) return {BodyStatus::complete, result.consumed};
+    if (result.status == ChunkReader::Status::malformed || data.size() - result.consumed > kMaxCarry) {
+      return {BodyStatus::malformed, result.consumed};
+    }
+    return {BodyStatus::need_more, result.consumed, result.verbatim};
+  }
+
+  BodyResult parse_plain(std::string_view data, std::vector<std::string_view>& pieces) {
+    parser_->collect_into(&pieces);
+    std::size_t consumed = 0;
+    while (consumed < data.size() && !parser_->is_done()) {
+      error_code ec;
+      consumed += parser_->put(boost::asio::buffer(data.substr(consumed)), ec);
+      if (ec) return {BodyStatus::malformed, consumed};
+    }
+    return {parser_->is_done() ? BodyStatus::complete : BodyStatus::need_more, consumed};
+  }
+
+  std::optional<Collector<IsRequest, Head>> parser_;  // Beast's serve one message: the next is made in place
+  std::optional<ChunkReader> chunks_;
+};
 
 }  // namespace
 
-// Beast's parsers serve one message, so the next one is made in the same place.
-struct RequestParser::Impl {
-  Impl() { made.emplace(); }
-  std::optional<Collector<true, RequestHead>> made;
-  Collector<true, RequestHead>& parser() { return *made; }
-};
+struct RequestParser::Impl : Message<true, RequestHead> {};
 
 RequestParser::RequestParser() : impl_(std::make_unique<Impl>()) {}
 RequestParser::~RequestParser() = default;
 void RequestParser::reset() {
-  impl_->made.emplace();
+  impl_->reset();
 }
 
 HeadResult RequestParser::parse_head(std::string_view data, const HeadLimits& limits, RequestHead& head) {
-  const auto result = parse_whole_head(impl_->parser(), data, limits, head);
+  const auto result = impl_->parse_head(data, limits, head);
   if (result.status == HeadStatus::complete) {
     if (const auto* expect = head.find(HeaderClass::expect)) {
       head.expects_continue = equals_ignoring_case(expect->value, "100-continue");
@@ -250,17 +273,14 @@ HeadResult RequestParser::parse_head(std::string_view data, const HeadLimits& li
 }
 
 BodyResult RequestParser::parse_body(std::string_view data, std::vector<std::string_view>& pieces) {
-  return parse_some_body(impl_->parser(), data, pieces);
+  return impl_->parse_body(data, pieces);
 }
 
 bool RequestParser::is_complete() const {
-  return impl_->parser().is_done();
+  return impl_->is_complete();
 }
 
-struct ResponseParser::Impl {
-  std::optional<Collector<false, ResponseHead>> made;
-  Collector<false, ResponseHead>& parser() { return *made; }
-};
+struct ResponseParser::Impl : Message<false, ResponseHead> {};
 
 ResponseParser::ResponseParser(bool to_head_request)
     : impl_(std::make_unique<Impl>()), to_head_request_(to_head_request) {
@@ -268,29 +288,23 @@ ResponseParser::ResponseParser(bool to_head_request)
 }
 ResponseParser::~ResponseParser() = default;
 void ResponseParser::reset() {
-  impl_->made.emplace();
-  impl_->parser().skip(to_head_request_);
+  impl_->reset(to_head_request_);
 }
 
 HeadResult ResponseParser::parse_head(std::string_view data, const HeadLimits& limits, ResponseHead& head) {
-  return parse_whole_head(impl_->parser(), data, limits, head);
+  return impl_->parse_head(data, limits, head);
 }
 
 BodyResult ResponseParser::parse_body(std::string_view data, std::vector<std::string_view>& pieces) {
-  return parse_some_body(impl_->parser(), data, pieces);
+  return impl_->parse_body(data, pieces);
 }
 
 BodyStatus ResponseParser::parse_end() {
-  auto& parser = impl_->parser();
-  if (parser.is_done()) return BodyStatus::complete;
-  if (!parser.is_header_done()) return BodyStatus::malformed;
-  error_code ec;
-  parser.put_eof(ec);
-  return !ec && parser.is_done() ? BodyStatus::complete : BodyStatus::malformed;
+  return impl_->parse_end();
 }
 
 bool ResponseParser::is_complete() const {
-  return impl_->parser().is_done();
+  return impl_->is_complete();
 }
 
 }  // namespace handoff::sidecar::http1

@@ -1,5 +1,5 @@
-// HTTP/1.1 messages, parsed where they lie. Beast's parser does the grammar; the checks that a proxy must add
-// to it (framing that two implementations might read differently) are here.
+// HTTP/1.1 messages, parsed where they lie. Beast's parser does the grammar of heads; the checks that a proxy
+// must add to it (framing that two implementations might read differently) are here, chunks in ChunkReader.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +34,7 @@ enum class BodyStatus { need_more, complete, malformed };
 struct BodyResult {
   BodyStatus status;
   std::size_t consumed = 0;  // what is left over must be given again, with more behind it
+  bool verbatim = false;     // the consumed bytes are whole plain chunks, and can be passed on as they are
 };
 
 /// Longest run of unconsumed bytes that a body parser may ask to see again: a chunk header or a trailer

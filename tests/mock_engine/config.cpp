@@ -7,6 +7,11 @@
 namespace handoff::mock {
 namespace {
 
+const std::map<std::string, EngineKind>& engine_kinds() {
+  static const std::map<std::string, EngineKind> table{{"vllm", EngineKind::kVllm}};
+  return table;
+}
+
 struct RawTimes {
   std::int64_t prefill_us = 0;
   std::int64_t decode_us = 0;
@@ -25,6 +30,7 @@ void add_options(CLI::App& app, MockConfig& config, RawTimes& times) {
                                                      {"both", GenerateParams::kBoth}};
   const std::map<std::string, LoadFailurePolicy> policies{{"fail", LoadFailurePolicy::kFail},
                                                           {"recompute", LoadFailurePolicy::kRecompute}};
+  app.add_option("--engine", config.engine)->transform(CLI::CheckedTransformer(engine_kinds()));
   app.add_option("--role", config.role)->transform(CLI::CheckedTransformer(roles));
   app.add_option("--bind", config.bind)->check(CLI::IsMember({"127.0.0.1", "::1", "localhost"}));
   app.add_option("--port", config.port);
@@ -61,6 +67,13 @@ void add_options(CLI::App& app, MockConfig& config, RawTimes& times) {
 
 }  // namespace
 
+const char* engine_name(EngineKind kind) {
+  for (const auto& [name, value] : engine_kinds()) {
+    if (value == kind) return name.c_str();
+  }
+  return "";
+}
+
 const char* role_name(Role role) {
   switch (role) {
     case Role::kProducer:
@@ -78,7 +91,7 @@ const char* role_name(Role role) {
 MockConfig parse_command_line(int argc, char** argv) {
   MockConfig config;
   RawTimes times;
-  CLI::App app{"A mock vLLM engine for tests of prefill/decode routing"};
+  CLI::App app{"A mock inference engine for tests of prefill/decode routing"};
   add_options(app, config, times);
   try {
     app.parse(argc, argv);

@@ -8,11 +8,14 @@
 
 namespace handoff::mock {
 
+// Grows with each personality.
+enum class EngineKind { kVllm };
 enum class Role { kProducer, kConsumer, kBoth, kNone };
 enum class GenerateParams { kTopLevel, kExtraArgs, kBoth };
 enum class LoadFailurePolicy { kFail, kRecompute };
 
 struct MockConfig {
+  EngineKind engine = EngineKind::kVllm;
   Role role = Role::kBoth;
   std::string bind = "127.0.0.1";
   std::uint16_t port = 0;
@@ -65,6 +68,7 @@ struct MockConfig {
   }
 };
 
+const char* engine_name(EngineKind kind);
 const char* role_name(Role role);
 
 // Parses the command line. Ends the process (exit code 0 for --help, 2 for a mistake) instead of returning an

@@ -4,10 +4,16 @@
 #include <utility>
 
 #include "answers.hpp"
-#include "exchange.hpp"
+#include "personality.hpp"
 
 namespace handoff::mock {
 namespace {
+
+Reply state_of(const Services& services) {
+  Reply state = services.engine.state();
+  services.personality->add_state(state);
+  return state;
+}
 
 using Query = std::vector<std::pair<std::string, std::string>>;
 
@@ -100,7 +106,7 @@ Awaitable<void> wait_route(Exchange& exchange) {
   std::erase_if(conditions, [](const auto& item) { return item.first == "timeout_ms"; });
   const auto until = Clock::now() + std::chrono::milliseconds(std::min<std::int64_t>(timeout_ms, 600'000));
   while (true) {
-    const Reply state = exchange.services.engine.state();
+    const Reply state = state_of(exchange.services);
     bool all = true;
     for (const auto& [name, wanted] : conditions) {
       const auto value = looked_up(state, name);
@@ -150,16 +156,15 @@ Awaitable<void> expect_route(Exchange& exchange) {
     co_return;
   }
   const std::string path = question->value("path", "/v1/chat/completions");
-  const auto api = api_of(path);
   std::optional<Json> body = question->at("body");
   if (body->is_string()) body = parse_json(body->get<std::string>());
-  if (!api || !body) {
-    co_await answer_json(exchange, 400, R"({"error":"unknown path, or body is not JSON"})");
+  if (!body) {
+    co_await answer_json(exchange, 400, R"({"error":"the body is not JSON"})");
     co_return;
   }
-  const auto parsed = parse_api_request(*api, *body, exchange.services.config);
-  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
-    co_await answer_json(exchange, error->status, error_body(*api, *error));
+  const auto parsed = exchange.services.personality->expected(path, *body);
+  if (const PlainAnswer* refusal = std::get_if<PlainAnswer>(&parsed)) {
+    co_await answer_json(exchange, refusal->status, refusal->body);
     co_return;
   }
   co_await answer_json(exchange, 200, dump(expectation(std::get<ApiRequest>(parsed))));
@@ -196,6 +201,7 @@ Awaitable<void> dead_route(Exchange& exchange) {
 
 Awaitable<void> reset_route(Exchange& exchange) {
   exchange.services.engine.reset_counters();
+  exchange.services.personality->reset_counters();
   exchange.services.log.clear();
   exchange.services.faults.clear();
   co_await answer_json(exchange, 200, R"({"ok":true})");
@@ -212,7 +218,7 @@ Awaitable<void> exit_route(Exchange& exchange) {
 }
 
 Awaitable<void> state_route(Exchange& exchange) {
-  co_await answer_json(exchange, 200, dump(exchange.services.engine.state()));
+  co_await answer_json(exchange, 200, dump(state_of(exchange.services)));
 }
 
 struct ControlRoute {

@@ -13,41 +13,20 @@ constexpr auto kForEver = std::chrono::hours(24);
 }  // namespace
 
 EngineRun::EngineRun(Engine& engine, const ApiRequest& request, std::string request_id, std::int64_t rank)
-    : engine_(engine), request_(request), request_id_(std::move(request_id)), rank_(rank) {
-  place_ = &engine_.gauges().queued;
-  ++*place_;
+    : engine_(engine),
+      request_(request),
+      request_id_(std::move(request_id)),
+      rank_(rank),
+      place_(engine, request) {
   if (request_.leg == Leg::kDecode) {
     remote_ = remote_lease(request_.kv_params);
     told_p_ = !remote_.has_value();
   }
-  engine_.notify();
 }
 
 EngineRun::~EngineRun() {
-  --*place_;
-  for (const BlockIds& blocks : blocks_) {
-    if (leak_) {
-      engine_.gauges().leaked_blocks += static_cast<std::int64_t>(blocks.size());
-    } else {
-      engine_.blocks().release(blocks);
-    }
-  }
   // A dead process tells nobody.
   if (!told_p_ && !engine_.dead()) send_release(engine_, *remote_);
-  switch (ended_) {
-    case Ended::kFinished:
-      ++engine_.counters().finished;
-      break;
-    case Ended::kErrored:
-      ++engine_.counters().errored;
-      ++engine_.counters().by_finish_reason["error"];
-      break;
-    case Ended::kNot:
-      ++engine_.counters().aborted;
-      ++engine_.counters().by_finish_reason["abort"];
-      break;
-  }
-  engine_.notify();
 }
 
 Awaitable<RunResult> EngineRun::start() {
@@ -69,7 +48,7 @@ Awaitable<RunResult> EngineRun::start() {
   if (request_.leg == Leg::kDecode && remote_ && request_.kv_params.contains("tp_size")) {
     heartbeats.emplace(engine_, *remote_);
   }
-  co_await wait_for_blocks();
+  co_await place_.wait_for_blocks();
   if (engine_.dead()) co_return RunResult::kEngineDead;
   if (verdict == HandoffVerdict::kHangs) co_await hang();
   if (verdict == HandoffVerdict::kConfusesEngine) {
@@ -91,27 +70,11 @@ Awaitable<RunResult> EngineRun::start() {
   co_return engine_.dead() ? RunResult::kEngineDead : RunResult::kReady;
 }
 
-Awaitable<void> EngineRun::wait_for_blocks() {
-  while (!engine_.dead()) {
-    if (engine_.gauges().running < engine_.config().max_running && try_take_blocks()) {
-      --*place_;
-      place_ = &engine_.gauges().running;
-      ++*place_;
-      engine_.notify();
-      co_return;
-    }
-    co_await engine_.changed().wait_until(Clock::now() + kForEver);
-  }
-}
-
 Awaitable<void> EngineRun::hang() {
   ++engine_.counters().hung_incomplete;
-  leak_ = true;
   told_p_ = true;
-  --*place_;
-  place_ = &engine_.gauges().hanging;
-  ++*place_;
-  engine_.notify();
+  place_.leak();
+  place_.hang();
   while (true) co_await sleep_for(kForEver);
 }
 
@@ -176,8 +139,8 @@ Awaitable<void> EngineRun::compute_prompt() {
 }
 
 Reply EngineRun::finish(const std::vector<Completion>& answers) {
-  if (ended_ != Ended::kNot) return nullptr;
-  ended_ = Ended::kFinished;
+  if (place_.ended() != EnginePlace::Ended::kNot) return nullptr;
+  place_.end(EnginePlace::Ended::kFinished);
   for (const Completion& answer : answers) {
     engine_.counters().generation += answer.token_count();
     ++engine_.counters().by_finish_reason[answer.finish_reason];
@@ -187,16 +150,17 @@ Reply EngineRun::finish(const std::vector<Completion>& answers) {
 
 Reply EngineRun::pin(const std::vector<Completion>& answers) {
   const MockConfig& config = engine_.config();
+  std::vector<BlockIds>& held = place_.blocks();
   Reply first = nullptr;
-  for (std::size_t i = 0; i < answers.size() && i < blocks_.size(); ++i) {
+  for (std::size_t i = 0; i < answers.size() && i < held.size(); ++i) {
     const std::size_t prompt = answers[i].prompt;
     const bool stopped = answers[i].finish_reason == "stop";
     if (stopped && config.null_params_on_stop) continue;
     const auto tokens = static_cast<std::int64_t>(request_.prompts[prompt].size());
     const std::int64_t kept = (tokens + config.block_size - 1) / config.block_size;
     LeaseTable::Lease lease;
-    lease.blocks.assign(blocks_[i].begin(), blocks_[i].begin() + kept);
-    blocks_[i].erase(blocks_[i].begin(), blocks_[i].begin() + kept);
+    lease.blocks.assign(held[i].begin(), held[i].begin() + kept);
+    held[i].erase(held[i].begin(), held[i].begin() + kept);
     lease.block_ids = block_ids_json(config, lease.blocks);
     lease.prompt_hash = hash_text(request_.prompt_texts[prompt]);
     // vLLM's internal id: prompt index for completions, and random digits.
@@ -208,26 +172,6 @@ Reply EngineRun::pin(const std::vector<Completion>& answers) {
     engine_.pin(id, std::move(lease));
   }
   return first;
-}
-
-std::int64_t EngineRun::blocks_of(std::size_t prompt) const {
-  const std::int64_t size = engine_.config().block_size;
-  const auto tokens = static_cast<std::int64_t>(request_.prompts[prompt].size());
-  return (tokens + request_.limit - 1 + size - 1) / size;
-}
-
-bool EngineRun::try_take_blocks() {
-  std::int64_t needed = 0;
-  for (std::size_t prompt = 0; prompt < request_.prompts.size(); ++prompt)
-    needed += blocks_of(prompt) * request_.n;
-  if (needed > engine_.blocks().free()) return false;
-  for (std::size_t prompt = 0; prompt < request_.prompts.size(); ++prompt) {
-    for (std::int64_t choice = 0; choice < request_.n; ++choice) {
-      BlockIds blocks;
-      if (engine_.blocks().try_allocate(blocks_of(prompt), blocks)) blocks_.push_back(std::move(blocks));
-    }
-  }
-  return true;
 }
 
 }  // namespace handoff::mock

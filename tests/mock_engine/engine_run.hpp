@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "answers.hpp"
-#include "engine.hpp"
+#include "engine_place.hpp"
 #include "side_channel.hpp"
 
 namespace handoff::mock {
@@ -30,18 +30,13 @@ class EngineRun {
   std::int64_t cached_tokens() const { return cached_tokens_; }
   // The request is over. On P this pins the prompt's blocks; the result goes into the reply.
   Reply finish(const std::vector<Completion>& answers);
-  void fail() { ended_ = Ended::kErrored; }
+  void fail() { place_.end(EnginePlace::Ended::kErrored); }
 
  private:
-  enum class Ended { kNot, kFinished, kErrored };
-
-  Awaitable<void> wait_for_blocks();
   Awaitable<void> hang();
   Awaitable<RunResult> load_kv();
   RunResult weigh(PullOutcome outcome);
   Awaitable<void> compute_prompt();
-  bool try_take_blocks();
-  std::int64_t blocks_of(std::size_t prompt) const;
   Reply pin(const std::vector<Completion>& answers);
 
   Engine& engine_;
@@ -50,13 +45,10 @@ class EngineRun {
   std::int64_t rank_;
   std::optional<RemoteLease> remote_;
   bool told_p_ = true;  // nothing (more) to tell
-  std::vector<BlockIds> blocks_;
-  std::int64_t* place_ = nullptr;  // the gauge that counts this request
+  EnginePlace place_;
   AnswerKind kind_ = AnswerKind::kRight;
   bool kv_loaded_ = false;
-  bool leak_ = false;
   std::int64_t cached_tokens_ = 0;
-  Ended ended_ = Ended::kNot;
 };
 
 }  // namespace handoff::mock

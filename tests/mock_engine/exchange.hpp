@@ -13,6 +13,11 @@
 
 namespace handoff::mock {
 
+class Personality;
+
+// Which of the mock's ports a connection came in on.
+enum class Door { kEngine, kControl, kPeer };
+
 // Built by main(); outlives every session.
 struct Services {
   const MockConfig& config;
@@ -21,6 +26,7 @@ struct Services {
   RequestLog& log;
   std::function<void()> die;   // RST on everything but the control port
   std::function<void()> exit;  // end the process after the current answer
+  Personality* personality = nullptr;
 };
 
 // Lives in HttpSession for one request.

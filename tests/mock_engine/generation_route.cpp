@@ -8,6 +8,7 @@
 #include "exchange.hpp"
 #include "handoff_params.hpp"
 #include "reply_format.hpp"
+#include "token_stream.hpp"
 
 namespace handoff::mock {
 namespace {
@@ -139,26 +140,6 @@ Awaitable<void> answer_whole(Generation& g) {
   co_await g.exchange.writer.full(200, "application/json", g.headers, std::move(body));
 }
 
-Awaitable<void> stream_tokens(Generation& g) {
-  const auto step = g.exchange.services.config.decode_per_token;
-  std::size_t steps = 0;
-  for (const Completion& answer : g.answers) steps = std::max(steps, answer.tokens.size());
-  for (std::size_t position = 0; position < steps; ++position) {
-    co_await sleep_for(step);
-    std::string events;
-    for (const Completion& answer : g.answers) {
-      if (position < answer.tokens.size()) events += g.format->token(answer, position);
-      if (position + 1 == answer.tokens.size()) events += g.format->choice_end(answer);
-    }
-    co_await g.exchange.writer.piece(std::move(events));
-  }
-  std::string events;
-  for (const Completion& answer : g.answers) {
-    if (answer.tokens.empty()) events += g.format->choice_end(answer);
-  }
-  co_await g.exchange.writer.piece(std::move(events));
-}
-
 Awaitable<void> answer_stream(Generation& g) {
   // The head goes out before anything is loaded or computed: a failed KV load cannot be seen in the status.
   co_await sleep_for(g.exchange.plan.delay_after);
@@ -172,7 +153,7 @@ Awaitable<void> answer_stream(Generation& g) {
     co_return;
   }
   co_await g.exchange.writer.piece(g.format->start());
-  co_await stream_tokens(g);
+  co_await stream_tokens(g.exchange, g.answers, *g.format);
   g.format->set_kv_params(g.run.finish(g.answers));
   co_await g.exchange.writer.piece(g.format->end());
   co_await g.exchange.writer.end_stream();

@@ -5,10 +5,10 @@
 
 namespace handoff::mock {
 
-HttpListener::HttpListener(Services& services, const std::string& bind, std::uint16_t port, bool control_only)
+HttpListener::HttpListener(Services& services, const std::string& bind, std::uint16_t port, Door door)
     : services_(services),
       acceptor_(services.engine.io(), tcp::endpoint(net::ip::make_address(bind), port)),
-      control_only_(control_only) {
+      door_(door) {
   acceptor_.listen(4096);
 }
 
@@ -35,7 +35,7 @@ Awaitable<void> HttpListener::accept_loop() {
       co_await sleep_for(std::chrono::milliseconds(10));
       continue;
     }
-    if (!control_only_) {
+    if (door_ == Door::kEngine) {
       ++services_.engine.counters().connections_accepted;
       if (services_.faults.refuses_connection()) {
         ++services_.engine.counters().fault_hits;
@@ -49,7 +49,7 @@ Awaitable<void> HttpListener::accept_loop() {
 }
 
 Awaitable<void> HttpListener::run_session(tcp::socket socket) {
-  const auto session = std::make_shared<HttpSession>(services_, std::move(socket), next_id_++, control_only_);
+  const auto session = std::make_shared<HttpSession>(services_, std::move(socket), next_id_++, door_);
   sessions_.insert(session.get());
   // Undone by a destructor: an exception must not leave a pointer behind.
   struct Leaving {
@@ -57,11 +57,11 @@ Awaitable<void> HttpListener::run_session(tcp::socket socket) {
     HttpSession* session;
     ~Leaving() {
       listener.sessions_.erase(session);
-      if (!listener.control_only_) --listener.services_.engine.gauges().connections;
+      if (listener.door_ == Door::kEngine) --listener.services_.engine.gauges().connections;
       listener.services_.engine.notify();
     }
   } leaving{*this, session.get()};
-  if (!control_only_) ++services_.engine.gauges().connections;
+  if (door_ == Door::kEngine) ++services_.engine.gauges().connections;
   services_.engine.notify();
   co_await session->run();
 }

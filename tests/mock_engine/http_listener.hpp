@@ -13,7 +13,7 @@ namespace handoff::mock {
 // Owned by main(). Sessions live on their own and are known here by pointer while they run.
 class HttpListener {
  public:
-  HttpListener(Services& services, const std::string& bind, std::uint16_t port, bool control_only);
+  HttpListener(Services& services, const std::string& bind, std::uint16_t port, Door door);
 
   void start();
   std::string address() const;
@@ -26,7 +26,7 @@ class HttpListener {
 
   Services& services_;
   tcp::acceptor acceptor_;
-  bool control_only_;
+  Door door_;
   std::int64_t next_id_ = 1;
   std::unordered_set<HttpSession*> sessions_;
 };

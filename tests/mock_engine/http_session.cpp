@@ -13,6 +13,8 @@
 #include <exception>
 #include <utility>
 
+#include "personality.hpp"
+
 namespace handoff::mock {
 namespace {
 
@@ -55,11 +57,11 @@ struct HttpSession::Incoming {
   ResponseTerms terms;
   std::string path;
   std::string query;
-  bool control = false;
+  bool unseen = false;  // not traffic of the engine: no log, no counters, no faults
 };
 
-HttpSession::HttpSession(Services& services, tcp::socket socket, std::int64_t id, bool control_only)
-    : services_(services), socket_(std::move(socket)), id_(id), control_only_(control_only) {}
+HttpSession::HttpSession(Services& services, tcp::socket socket, std::int64_t id, Door door)
+    : services_(services), socket_(std::move(socket)), id_(id), door_(door) {}
 
 void HttpSession::reset() {
   ErrorCode ignored;
@@ -87,7 +89,7 @@ Awaitable<bool> HttpSession::serve_one() {
     if (!arrived) co_return false;
   }
   ReadResult result = co_await read_head(incoming);
-  if (result == ReadResult::kRequest && !incoming.control) {
+  if (result == ReadResult::kRequest && !incoming.unseen) {
     const FaultSubject subject{incoming.log->method, incoming.path, &incoming.log->headers, std::nullopt};
     const FaultPlan plan = services_.faults.plan_for(subject);
     if (plan.early) {
@@ -122,9 +124,9 @@ Awaitable<bool> HttpSession::read_some() {
 }
 
 Awaitable<bool> HttpSession::wait_for_request() {
-  // The control port has no idle limit: a test may keep its connection.
+  // Only the engine's own port has an idle limit: a test may keep its connection.
   const auto limit =
-      control_only_ ? std::chrono::milliseconds(std::chrono::hours(1)) : services_.config.keep_alive;
+      door_ == Door::kEngine ? services_.config.keep_alive : std::chrono::milliseconds(std::chrono::hours(1));
   const auto result = co_await (read_some() || sleep_for(limit));
   co_return result.index() == 0 && std::get<0>(result);
 }
@@ -149,18 +151,18 @@ Awaitable<HttpSession::ReadResult> HttpSession::read_head(Incoming& incoming) {
   const std::size_t mark = std::min(target.find('?'), target.size());
   incoming.path = target.substr(0, mark);
   incoming.query = mark < target.size() ? target.substr(mark + 1) : "";
-  incoming.control = incoming.path.starts_with("/mock/");
+  incoming.unseen = incoming.path.starts_with("/mock/") || door_ == Door::kPeer;
   incoming.terms.http10 = head.version() < 11;
   incoming.terms.keep_alive = head.keep_alive();
   incoming.terms.accepts_gzip = http::token_list(head[http::field::accept_encoding]).exists("gzip");
-  incoming.log = incoming.control ? std::make_shared<LoggedRequest>() : services_.log.open(id_);
+  incoming.log = incoming.unseen ? std::make_shared<LoggedRequest>() : services_.log.open(id_);
   LoggedRequest& log = *incoming.log;
   log.method = std::string(head.method_string());
   log.target = target;
   log.version = head.version() < 11 ? "1.0" : "1.1";
   log.headers = raw_headers(incoming.raw_head);
   log.framing = parser.chunked() ? "chunked" : parser.content_length() ? "content-length" : "none";
-  if (!incoming.control) {
+  if (!incoming.unseen) {
     Counters& counters = services_.engine.counters();
     ++counters.received;
     // Bounded: hostile paths must not grow the map for ever.
@@ -196,8 +198,9 @@ Awaitable<HttpSession::ReadResult> HttpSession::read_body(Incoming& incoming) {
     }
   }
   incoming.log->body = std::move(parser.get().body());
-  if (!incoming.control) {
-    if (const auto body = parse_json(incoming.log->body)) incoming.log->leg = leg_of(*body);
+  if (!incoming.unseen) {
+    if (const auto body = parse_json(incoming.log->body))
+      incoming.log->leg = services_.personality->leg_of(*body);
     services_.log.body_complete(*incoming.log);
     services_.engine.notify();
   }
@@ -207,7 +210,7 @@ Awaitable<HttpSession::ReadResult> HttpSession::read_body(Incoming& incoming) {
 Awaitable<bool> HttpSession::answer(Incoming& incoming) {
   LoggedRequest& log = *incoming.log;
   FaultPlan plan;
-  if (!incoming.control) plan = services_.faults.plan_for({log.method, incoming.path, &log.headers, log.leg});
+  if (!incoming.unseen) plan = services_.faults.plan_for({log.method, incoming.path, &log.headers, log.leg});
   if (plan.any) ++services_.engine.counters().fault_hits;
   ResponseWriter writer(socket_, incoming.terms, plan);
   Exchange exchange{services_, log, plan, writer, incoming.path, incoming.query};
@@ -260,7 +263,11 @@ Awaitable<void> HttpSession::dispatch(Exchange& exchange, const FaultPlan& plan)
     co_await serve_control_route(exchange);
     co_return;
   }
-  if (control_only_) {
+  if (door_ == Door::kPeer) {
+    co_await services_.personality->serve_peer(exchange);
+    co_return;
+  }
+  if (door_ == Door::kControl) {
     co_await answer_json(exchange, 404, R"({"error":"this is the control port"})");
     co_return;
   }
@@ -273,7 +280,7 @@ Awaitable<void> HttpSession::dispatch(Exchange& exchange, const FaultPlan& plan)
                                   plan.reply->body);
     co_return;
   }
-  co_await serve_engine_route(exchange);
+  co_await services_.personality->serve(exchange);
 }
 
 Awaitable<void> HttpSession::answer_early(Incoming& incoming, CannedReply reply) {

@@ -14,7 +14,7 @@ namespace handoff::mock {
 // to destruction, to be able to reset it. Single thread.
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
  public:
-  HttpSession(Services& services, tcp::socket socket, std::int64_t id, bool control_only);
+  HttpSession(Services& services, tcp::socket socket, std::int64_t id, Door door);
 
   Awaitable<void> run();
   // RST, from outside.
@@ -42,7 +42,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   Services& services_;
   tcp::socket socket_;
   std::int64_t id_;
-  bool control_only_;
+  Door door_;
   std::string buffer_;  // received, not yet parsed
 };
 

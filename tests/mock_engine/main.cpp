@@ -8,7 +8,7 @@
 #include "config.hpp"
 #include "exchange.hpp"
 #include "http_listener.hpp"
-#include "side_channel.hpp"
+#include "personality.hpp"
 
 namespace handoff::mock {
 namespace {
@@ -19,7 +19,7 @@ int run(const MockConfig& config) {
   Engine engine(io, config);
   FaultRules faults(engine.random());
   RequestLog log;
-  Services services{config, engine, faults, log, {}, {}};
+  Services services{config, engine, faults, log, {}, {}, nullptr};
   if (!config.faults_json.empty()) {
     const auto rules = parse_json(config.faults_json);
     const std::string error = rules ? faults.add(*rules) : "not JSON";
@@ -28,27 +28,26 @@ int run(const MockConfig& config) {
       return 2;
     }
   }
-  SideChannelServer side_channel(engine, config.bind, config.side_channel_port);
-  HttpListener http(services, config.bind, config.port, false);
-  HttpListener control(services, config.bind, config.control_port, true);
-  engine.side_channel_port = side_channel.port();
+  const auto personality = make_personality(services);
+  services.personality = personality.get();
+  HttpListener http(services, config.bind, config.port, Door::kEngine);
+  HttpListener control(services, config.bind, config.control_port, Door::kControl);
   services.die = [&] {
     engine.die("died");
     http.close();
-    side_channel.close();
+    personality->close();
   };
   services.exit = [&io] { io.stop(); };
 
   net::signal_set signals(io, SIGTERM, SIGINT);
   signals.async_wait([&io](ErrorCode, int) { io.stop(); });
-  side_channel.start();
+  personality->start();
   http.start();
   control.start();
-  const bool v6 = config.bind.find(':') != std::string::npos;
-  const std::string side_host = v6 ? "[" + config.bind + "]" : config.bind;
-  std::printf("handoff-mock-engine listening http=%s side_channel=%s:%u role=%s engine_id=%s control=%s\n",
-              http.address().c_str(), side_host.c_str(), unsigned{side_channel.port()},
-              role_name(config.role), engine.engine_id(0).c_str(), control.address().c_str());
+  std::printf(
+      "handoff-mock-engine listening http=%s side_channel=%s role=%s engine_id=%s control=%s engine=%s\n",
+      http.address().c_str(), personality->peer_address().c_str(), role_name(config.role),
+      engine.engine_id(0).c_str(), control.address().c_str(), engine_name(config.engine));
   std::fflush(stdout);
   io.run();
   // Requests still waiting in coroutines refer to objects that would be destroyed before them. They need no

@@ -353,7 +353,7 @@ TEST_F(UpstreamLegTest, NudgeEndsAWaitingReadWithNothing) {
   const auto leg = leg_to(engine.address());
   bool waits = false;
   bool ended = false;
-  UpstreamLeg::Body body{.failure = LegFailure::reset, .complete = true, .pieces = {}};
+  UpstreamLeg::Body body{.failure = LegFailure::reset, .complete = true, .pieces = {}, .verbatim = {}};
   spawn(read_once(*leg, waits, body), ended);
   ASSERT_TRUE(run_until([&] { return waits; }));
   run_for(kShort);

@@ -14,6 +14,7 @@ TEST(ByteBlock, EveryByteIsClassifiedAlikeAtEveryPlace) {
       bytes.fill('7');
       bytes.at(place) = static_cast<char>(byte);
       ASSERT_EQ(quotes(bytes.data()), portable::quotes(bytes.data())) << byte;
+      ASSERT_EQ(quotes_and_backslashes(bytes.data()), portable::quotes_and_backslashes(bytes.data())) << byte;
       ASSERT_EQ(quotes_and_brackets(bytes.data()), portable::quotes_and_brackets(bytes.data())) << byte;
     }
   }

@@ -1,49 +1,16 @@
-#include "backends/vllm/json_text.hpp"
+#include "backends/json_text/json_text.hpp"
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 
-namespace handoff::vllm {
+namespace handoff::json_text {
 namespace {
 
 using Json = nlohmann::json;
-
-/// The same question to a parsed document.
-BlockIds expected_block_ids(const std::string& text) {
-  const auto ids = Json::parse(text, nullptr, false);
-  if (!ids.is_array()) return BlockIds::invalid;
-  if (ids.empty()) return BlockIds::empty;
-  const auto is_flat = [](const Json& list) {
-    for (const auto& id : list) {
-      if (!id.is_number_unsigned()) return false;
-    }
-    return true;
-  };
-  if (is_flat(ids)) return BlockIds::flat;
-  for (const auto& group : ids) {
-    if (!group.is_array() || !is_flat(group)) return BlockIds::invalid;
-  }
-  return BlockIds::grouped;
-}
-
-TEST(JsonText, BlockIdsAreJudgedLikeAParserWould) {
-  std::mt19937 random(11);
-  constexpr std::string_view kBytes = "[[[]]],,,0123459 \n-.e\"n{}";
-  int agreed_valid = 0;
-  for (int round = 0; round < 100'000; ++round) {
-    std::string text = "[";
-    const auto size = random() % 12;
-    for (std::size_t i = 0; i < size; ++i) text += kBytes[random() % kBytes.size()];
-    if (random() % 2 == 0) text += "]";
-    const auto expected = expected_block_ids(text);
-    ASSERT_EQ(static_cast<int>(classify_block_ids(text)), static_cast<int>(expected)) << text;
-    agreed_valid += expected != BlockIds::invalid ? 1 : 0;
-  }
-  EXPECT_GT(agreed_valid, 500);
-}
 
 TEST(JsonText, PromptsAreCountedLikeAParserWould) {
   std::mt19937 random(12);
@@ -71,7 +38,7 @@ TEST(JsonText, ReadsNothingPastTheEnd) {
     text.copy(part.get(), size);
     const std::string_view view(part.get(), size);
     count_prompts(view);
-    classify_block_ids(view);
+    Cursor(view).take_plain_integers();
     is_empty_object(view);
     reads_as_one(view);
     plain_integer(view, 9);
@@ -92,6 +59,15 @@ TEST(JsonText, ReadsOneInEverySpelling) {
   }
 }
 
+TEST(JsonText, ReadsTrueInEverySpelling) {
+  for (const auto* yes : {"true", "1", "1.0", "\"1\"", "\"True\"", "\"ON\"", "\"y\""})
+    EXPECT_TRUE(reads_as_true(yes)) << yes;
+  for (const auto* no :
+       {"", "false", "0", "2", "null", "\"\"", "\"no\"", "\"truer\"", "\"1.0\"", "\"", "[]", "{}"}) {
+    EXPECT_FALSE(reads_as_true(no)) << no;
+  }
+}
+
 TEST(JsonText, PlainIntegersOnly) {
   EXPECT_EQ(plain_integer("0", 10), 0);
   EXPECT_EQ(plain_integer("10", 10), 10);
@@ -101,4 +77,4 @@ TEST(JsonText, PlainIntegersOnly) {
 }
 
 }  // namespace
-}  // namespace handoff::vllm
+}  // namespace handoff::json_text

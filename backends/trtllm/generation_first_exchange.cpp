@@ -1,0 +1,254 @@
+#include "backends/trtllm/generation_first_exchange.hpp"
+
+#include <array>
+#include <vector>
+
+#include "backends/trtllm/context_first_exchange.hpp"
+#include "backends/trtllm/disagg_id.hpp"
+#include "backends/trtllm/leg_bodies.hpp"
+
+namespace handoff::trtllm {
+namespace {
+
+constexpr std::uint64_t kInfoLimit = 1024 * 1024;
+constexpr std::size_t kFirstEventLimit = std::size_t{16} * 1024;
+
+bool is_good(std::uint32_t status) {
+  return status >= 200 && status < 300;
+}
+
+/// Whether the first server-sent event of a stream is an error.
+bool is_error_event(const sdk::Host& host, std::string_view events) {
+  constexpr std::string_view kData = "data: ";
+  if (!events.starts_with(kData)) return false;
+  const auto event = host.json(events.substr(kData.size(), events.find('\n') - kData.size()));
+  const auto* error = event.find("error");
+  return error != nullptr && error->kind != HANDOFF_JSON_NULL;
+}
+
+}  // namespace
+
+GenerationFirstExchange::GenerationFirstExchange(const Settings& settings, const sdk::Host& host,
+                                                 ContextInfoMemory& memory, const handoff_request& request)
+    : settings_(settings),
+      host_(host),
+      memory_(memory),
+      request_(request),
+      body_(request.body),
+      context_endpoint_(std::string(sdk::view(request.prefill_host)) + " " +
+                        std::to_string(request.prefill_port)) {}
+
+void GenerationFirstExchange::start(std::uint64_t now_ms, sdk::Turn& turn) {
+  if (const auto* info = memory_.find(context_endpoint_, now_ms)) {
+    start_generation(*info, turn);
+  } else {
+    ask_context(turn);
+  }
+}
+
+void GenerationFirstExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
+  if (event.kind == HANDOFF_EVENT_END) {
+    on_end(event, turn);
+    return;
+  }
+  if (phase_ == Phase::settled) return;
+  if (phase_ == Phase::asking) {
+    if (event.leg == info_leg_) on_info(event, turn);
+  } else if (event.leg == generation_leg_) {
+    on_generation(event, turn);
+  } else if (event.leg == context_leg_id_) {
+    on_context(event, turn);
+  }
+}
+
+// ------------------------------------------------------------------------------------------- /server_info
+
+void GenerationFirstExchange::ask_context(sdk::Turn& turn) {
+  phase_ = Phase::asking;
+  std::vector<handoff_header> headers;
+  if (const auto key = sdk::find_header(request_.headers, request_.header_count, "authorization")) {
+    headers.push_back(sdk::header("authorization", *key));
+  }
+  sdk::Leg leg;
+  leg.id = info_leg_ = next_leg_++;
+  leg.role = HANDOFF_ROLE_AUXILIARY;
+  leg.target = HANDOFF_TARGET_PREFILL;
+  leg.reply = HANDOFF_REPLY_COLLECT;
+  leg.flags = HANDOFF_LEG_MAY_RESEND | HANDOFF_LEG_NO_CLIENT_HEADERS;
+  leg.reply_limit = kInfoLimit;
+  leg.method = "GET";
+  leg.path = "/server_info";
+  leg.name = "server_info";
+  leg.headers = headers;
+  turn.start(leg);
+}
+
+void GenerationFirstExchange::on_info(const handoff_event& event, sdk::Turn& turn) {
+  const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
+  if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
+  if (!done || !is_good(event.status)) {
+    phase_ = Phase::settled;
+    turn.fail_with_leg(info_leg_);
+    return;
+  }
+  auto info = read_server_info(host_, sdk::view(event.body));
+  if (!info) {
+    refuse(turn);
+    return;
+  }
+  memory_.remember(context_endpoint_, *info, event.now_ms);
+  start_generation(*info, turn);
+}
+
+void GenerationFirstExchange::refuse(sdk::Turn& turn) {
+  phase_ = Phase::settled;
+  host_.count("no_context_info");
+  host_.warn("no_context_info",
+             "The context engine's /server_info has no usable disaggregated_params.ctx_info_endpoint. It "
+             "does not offer generation-first; set DYN_SIDECAR_TRTLLM_SCHEDULE to context-first.");
+  turn.fail({.status = 502,
+             .code = "invalid_prefill_handoff",
+             .message = "The context engine's /server_info does not say where generation finds it "
+                        "(disaggregated_params.ctx_info_endpoint).",
+             .leg = info_leg_});
+}
+
+// ----------------------------------------------------------------------------------------------- both legs
+
+void GenerationFirstExchange::start_generation(const ContextInfo& info, sdk::Turn& turn) {
+  const sdk::Object announced = host_.json(info.params);
+  disagg_id_ = new_disagg_id(host_);
+  auto params = announced_params(announced, info.endpoint, disagg_id_);
+  std::string signature;
+  if (!settings_.auth_key.empty()) {
+    const auto payload = canonical_payload(params.protected_fields);
+    if (!payload) {
+      refuse(turn);
+      return;
+    }
+    signature = signature_of(settings_.auth_key, *payload);
+  }
+  phase_ = Phase::pairing;
+  context_leg_id_ = 0;
+  generation_done_ = false;
+  read_first_event_ = false;
+  first_event_.clear();
+  const auto body = generation_body(body_, std::move(params.pieces), {}, {});
+  const auto headers = leg_headers(signature);
+  sdk::Leg leg;
+  leg.id = generation_leg_ = next_leg_++;
+  leg.role = HANDOFF_ROLE_DECODE;
+  leg.target = HANDOFF_TARGET_LOCAL;
+  leg.reply = HANDOFF_REPLY_HOLD;
+  leg.flags = HANDOFF_LEG_WANT_SENT | HANDOFF_LEG_WANT_HEAD | HANDOFF_LEG_WANT_BODY;
+  leg.linger_ms = kLingerMs;
+  leg.headers = headers;
+  leg.body = body;
+  turn.start(leg);
+}
+
+void GenerationFirstExchange::start_context(sdk::Turn& turn) {
+  const std::string params = context_params(disagg_id_, Schedule::generation_first);
+  const auto body = context_body(body_, params);
+  const auto headers = leg_headers();
+  sdk::Leg leg;
+  leg.role = HANDOFF_ROLE_PREFILL;
+  leg.target = HANDOFF_TARGET_PREFILL;
+  leg.reply = HANDOFF_REPLY_COLLECT;
+  leg.linger_ms = kLingerMs;  // it answers when generation has its blocks
+  leg.headers = headers;
+  leg.body = body;
+  leg.id = context_leg_id_ = next_leg_++;
+  turn.start(leg);
+}
+
+void GenerationFirstExchange::on_generation(const handoff_event& event, sdk::Turn& turn) {
+  switch (event.kind) {
+    case HANDOFF_EVENT_LEG_SENT:
+      if (context_leg_id_ == 0) start_context(turn);
+      return;
+    case HANDOFF_EVENT_LEG_HEAD:
+      if (!is_good(event.status)) give_generations_answer(turn);
+      return;
+    case HANDOFF_EVENT_LEG_BODY: {
+      if (read_first_event_) return;
+      first_event_ += sdk::view(event.body).substr(0, kFirstEventLimit);
+      read_first_event_ =
+          first_event_.find("\n\n") != std::string::npos || first_event_.size() >= kFirstEventLimit;
+      if (read_first_event_ && is_error_event(host_, first_event_)) give_generations_answer(turn);
+      return;
+    }
+    case HANDOFF_EVENT_LEG_DONE:
+      generation_done_ = true;
+      // A complete answer without a context request is not what the protocol has, but it is an answer.
+      if (context_leg_id_ == 0) give_generations_answer(turn);
+      return;
+    case HANDOFF_EVENT_LEG_FAILED:
+      on_failed(event, turn);
+      return;
+    default:
+      return;
+  }
+}
+
+/// Generation has failed in its own words. Context would wait for it.
+void GenerationFirstExchange::give_generations_answer(sdk::Turn& turn) {
+  phase_ = Phase::settled;
+  if (context_leg_id_ != 0) turn.cancel(context_leg_id_);
+  turn.relay(generation_leg_);
+}
+
+void GenerationFirstExchange::on_context(const handoff_event& event, sdk::Turn& turn) {
+  if (event.kind == HANDOFF_EVENT_LEG_FAILED) {
+    on_failed(event, turn);
+  } else if (event.kind == HANDOFF_EVENT_LEG_DONE) {
+    phase_ = Phase::settled;
+    if (is_good(event.status)) {
+      turn.relay(generation_leg_);
+      return;
+    }
+    memory_.forget(context_endpoint_);
+    // It would wait for blocks that nobody sends.
+    if (!generation_done_) turn.cancel(generation_leg_);
+    turn.fail_with_leg(context_leg_id_);
+  }
+}
+
+void GenerationFirstExchange::on_failed(const handoff_event& event, sdk::Turn& turn) {
+  phase_ = Phase::settled;
+  if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;
+  memory_.forget(context_endpoint_);
+  const bool is_context = event.leg == context_leg_id_;
+  if (is_context && !generation_done_) turn.cancel(generation_leg_);
+  if (!is_context && context_leg_id_ != 0) turn.cancel(context_leg_id_);
+  if (lost_in_transit(event) && !tried_again_) {
+    tried_again_ = true;
+    host_.count("started_over");
+    ask_context(turn);
+    return;
+  }
+  turn.fail_with_leg(event.leg);
+}
+
+void GenerationFirstExchange::on_end(const handoff_event& event, sdk::Turn& turn) {
+  const bool pairing = phase_ == Phase::pairing;
+  phase_ = Phase::settled;
+  if (!pairing || event.outcome != HANDOFF_OUTCOME_CLIENT_GONE) return;
+  host_.count("generation_lingers");
+  if (context_leg_id_ != 0 || (event.flags & HANDOFF_REQUEST_SENT) == 0) return;
+  // Generation has the request and waits for its blocks: only context can end that.
+  const std::string params = context_params(disagg_id_, Schedule::generation_first);
+  const auto body = context_body(body_, params);
+  const auto headers = leg_headers();
+  sdk::Leg leg;
+  leg.role = HANDOFF_ROLE_AUXILIARY;
+  leg.target = HANDOFF_TARGET_PREFILL;
+  leg.reply = HANDOFF_REPLY_DISCARD;
+  leg.deadline_ms = kLingerMs;
+  leg.name = "finish_context";
+  leg.headers = headers;
+  leg.body = body;
+  turn.background(leg);
+}
+
+}  // namespace handoff::trtllm

@@ -1,0 +1,50 @@
+// vLLM with the NIXL pull connector: the side channel, and the routes of engine_routes.cpp.
+#include <optional>
+
+#include "personality.hpp"
+#include "side_channel.hpp"
+
+namespace handoff::mock {
+namespace {
+
+class VllmPersonality : public Personality {
+ public:
+  explicit VllmPersonality(Services& services)
+      : services_(services),
+        side_channel_(services.engine, services.config.bind, services.config.side_channel_port) {
+    services.engine.side_channel_port = side_channel_.port();
+  }
+
+  void start() override { side_channel_.start(); }
+  void close() override { side_channel_.close(); }
+
+  std::string peer_address() const override {
+    const std::string& bind = services_.config.bind;
+    const std::string host = bind.find(':') != std::string::npos ? "[" + bind + "]" : bind;
+    return host + ":" + std::to_string(side_channel_.port());
+  }
+
+  Leg leg_of(const Json& body) const override { return handoff::mock::leg_of(body); }
+  Awaitable<void> serve(Exchange& exchange) override { return serve_engine_route(exchange); }
+
+  std::variant<ApiRequest, PlainAnswer> expected(const std::string& path, const Json& body) const override {
+    const auto api = api_of(path);
+    if (!api) return PlainAnswer{400, R"({"error":"unknown path"})"};
+    auto parsed = parse_api_request(*api, body, services_.config);
+    if (const ApiError* error = std::get_if<ApiError>(&parsed))
+      return PlainAnswer{error->status, error_body(*api, *error)};
+    return std::get<ApiRequest>(std::move(parsed));
+  }
+
+ private:
+  Services& services_;
+  SideChannelServer side_channel_;
+};
+
+}  // namespace
+
+std::unique_ptr<Personality> make_vllm_personality(Services& services) {
+  return std::make_unique<VllmPersonality>(services);
+}
+
+}  // namespace handoff::mock
