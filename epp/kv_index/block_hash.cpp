@@ -28,6 +28,21 @@ std::uint64_t chain(std::uint64_t parent, std::uint64_t local, std::uint64_t see
   return XXH3_64bits_withSeed(words, sizeof(words), seed);
 }
 
+// Blocks of plain text. With the size known at compile time XXH3 is straight code, and the next block's hash
+// is under way while the chain, where each step waits for the one before, catches up.
+template <std::size_t kTokens>
+void hash_text_blocks(const std::uint32_t* tokens, std::uint64_t seed, std::span<std::uint64_t> local,
+                      std::uint64_t* sequence) {
+  std::uint64_t parent = 0;
+  for (std::size_t i = 0; i < local.size(); ++i) {
+    const std::uint64_t hash =
+        XXH3_64bits_withSeed(tokens + i * kTokens, kTokens * sizeof(std::uint32_t), seed);
+    local[i] = hash;
+    parent = i == 0 ? hash : chain(parent, hash, kChainSeed);
+    sequence[i] = parent;
+  }
+}
+
 int hex_value(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -84,6 +99,14 @@ void hash_request(std::span<const std::uint32_t> tokens, std::uint32_t block_siz
   const std::uint64_t seed = request_seed(options.lora_name, options.cache_salt);
   out.local.resize(blocks);
   out.sequence.resize(blocks);
+  if (options.media.empty() && !options.is_eagle && block_size == 16) {
+    hash_text_blocks<16>(tokens.data(), seed, out.local, out.sequence.data());
+    return;
+  }
+  if (options.media.empty() && !options.is_eagle && block_size == 32) {
+    hash_text_blocks<32>(tokens.data(), seed, out.local, out.sequence.data());
+    return;
+  }
   std::uint64_t parent = 0;
   for (std::size_t i = 0; i < blocks; ++i) {
     const auto block = tokens.subspan(i * block_size, window);

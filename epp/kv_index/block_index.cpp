@@ -64,7 +64,7 @@ class BlockIndex::Impl {
   explicit Impl(const BlockIndexOptions& options)
       : options_(options),
         store_({options.shards, options.max_blocks, options.max_engine_hashes, options.max_holder_set_bytes,
-                options.keeps_engine_hashes}),
+                options.keeps_engine_hashes, options.expected_blocks}),
         ranks_(store_.epochs()) {}
 
   RankRegistry& ranks() { return ranks_; }

@@ -27,6 +27,9 @@ struct BlockIndexOptions {
   // Life of a predicted block. It lives at least this long and at most a quarter longer. 0: predictions are
   // not kept.
   std::chrono::milliseconds predicted_ttl = std::chrono::seconds{120};
+  // Room for so many from the start, so that no table has to grow: known, for instance, as the sum of the
+  // workers' total_kv_blocks. 0: grows as it fills.
+  std::size_t expected_blocks = 0;
   // Power of two. More shards: shorter waits between writers, shorter pauses of one writer when a table
   // grows.
   std::size_t shards = 16;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <random>
 
 namespace handoff::epp {
@@ -11,6 +12,9 @@ namespace {
 constexpr std::size_t kAhead = 16;  // blocks whose memory is asked for before it is needed
 constexpr std::size_t kScrubChunk = 1024;
 constexpr std::size_t kFewHints = 1024;
+// Of tables that were made for what was expected. Buckets bear more than entries in order.
+constexpr double kBlockLoad = 0.8;
+constexpr double kEngineLoad = 0.62;
 
 std::uint64_t inverse(std::uint64_t odd) {
   std::uint64_t x = odd;  // right in three bits; each step doubles them
@@ -20,6 +24,18 @@ std::uint64_t inverse(std::uint64_t odd) {
 
 std::size_t shard_count(std::size_t wanted) {
   return std::bit_ceil(std::clamp<std::size_t>(wanted, 1, 4096));
+}
+
+// Tables that grow by the same factor from different sizes don't all grow at the same time.
+std::size_t first_slots(std::size_t shard, const BlockStore::Limits& limits, double load) {
+  constexpr std::size_t kLeast = 64;
+  constexpr double kGrowth = 1.4;
+  if (limits.expected_blocks == 0) {
+    const double share = static_cast<double>(shard) / static_cast<double>(limits.shards);
+    return static_cast<std::size_t>(std::pow(kGrowth, share) * kLeast);
+  }
+  const double expected = static_cast<double>(limits.expected_blocks) / static_cast<double>(limits.shards);
+  return std::max<std::size_t>(static_cast<std::size_t>(expected / load), kLeast);
 }
 
 unsigned shift_for(std::size_t shards) {
@@ -52,8 +68,10 @@ HashScrambler::HashScrambler() {
 }
 
 BlockStore::BlockStore(const Limits& limits)
-    : limits_{shard_count(limits.shards), limits.max_blocks, limits.max_engine_hashes,
-              limits.max_holder_set_bytes, limits.keeps_engine_hashes},
+    : limits_{shard_count(limits.shards), limits.max_blocks,
+              limits.max_engine_hashes,   limits.max_holder_set_bytes,
+              limits.keeps_engine_hashes, std::min(limits.expected_blocks, limits.max_blocks)},
+      engine_hashes_per_shard_(std::max<std::size_t>(limits_.max_engine_hashes / limits_.shards, 1)),
       shift_(shift_for(limits_.shards)),
       pool_(epochs_, limits.max_holder_set_bytes),
       block_shards_(new BlockShard[limits_.shards]),
@@ -61,7 +79,11 @@ BlockStore::BlockStore(const Limits& limits)
       reverse_shards_(limits.keeps_engine_hashes ? new EngineHashShard[limits_.shards] : nullptr),
       purged_at_(new std::atomic<std::uint64_t>[limits_.shards]()) {
   for (std::size_t i = 0; i < limits_.shards; ++i) {
-    block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards);
+    block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards,
+                          first_slots(i, limits_, kBlockLoad));
+    const std::size_t engine_slots = first_slots(i, limits_, kEngineLoad);
+    engine_shards_[i].open(engine_slots);
+    if (reverse_shards_ != nullptr) reverse_shards_[i].open(engine_slots);
   }
 }
 
@@ -80,8 +102,10 @@ std::optional<HolderRef> BlockStore::with(HolderRef holders, Ordinal ordinal, Tr
 
 template <typename Shard, typename Work>
 void BlockStore::by_shard(Shard* shards, std::span<const std::uint64_t> keys, Work&& work) const {
-  thread_local std::vector<std::uint32_t> order;
-  thread_local std::vector<std::uint32_t> ends;
+  thread_local std::vector<std::uint32_t> order_memory;
+  thread_local std::vector<std::uint32_t> ends_memory;
+  std::vector<std::uint32_t>& order = order_memory;
+  std::vector<std::uint32_t>& ends = ends_memory;
   order.resize(keys.size());
   ends.assign(limits_.shards + 1, 0);
   for (const std::uint64_t key : keys) ++ends[shard_of(key) + 1];
@@ -109,12 +133,13 @@ std::size_t BlockStore::add_holder(std::span<const BlockKey> keys, Ordinal ordin
   std::uint64_t evicted = 0;
   by_shard(block_shards_.get(), keys, [&](std::size_t number, std::size_t i) {
     BlockShard& shard = block_shards_[number];
-    BlockShard::Slot* slot = shard.locate(keys[i]);
-    if (slot == nullptr) {
-      if (shard.insert(keys[i], HolderRef::of(ordinal))) ++evicted;
+    const BlockShard::Place place = shard.place_of(keys[i]);
+    if (!place.found) {
+      if (shard.insert(place, keys[i], HolderRef::of(ordinal))) ++evicted;
       ++added;
       return;
     }
+    BlockShard::Slot* const slot = place.slot;
     if (existed != nullptr) (*existed)[i] = 1;
     const HolderRef holders = BlockShard::holders(*slot);
     if (holders.contains(ordinal)) return;
@@ -149,7 +174,7 @@ void BlockStore::link(std::span<const EngineKey> engines, std::span<const BlockK
   refused.clear();
   by_shard(engine_shards_.get(), engines.first(blocks.size()), [&](std::size_t number, std::size_t i) {
     EngineHashShard& shard = engine_shards_[number];
-    if (shard.full() || shard.size() >= limits_.max_engine_hashes / limits_.shards) make_room(shard, pin);
+    if (shard.full() || shard.size() >= engine_hashes_per_shard_) make_room(shard, pin);
     const auto result = shard.add(engines[i], blocks[i]);
     if (result == EngineHashShard::Added::too_many) {
       refused.push_back(static_cast<std::uint32_t>(i));
@@ -161,7 +186,7 @@ void BlockStore::link(std::span<const EngineKey> engines, std::span<const BlockK
 }
 
 void BlockStore::link_back(std::span<const EngineKey> engines, std::span<const BlockKey> blocks) {
-  const std::size_t limit = std::max<std::size_t>(limits_.max_engine_hashes / limits_.shards, 1);
+  const std::size_t limit = engine_hashes_per_shard_;
   by_shard(reverse_shards_.get(), blocks, [&](std::size_t number, std::size_t i) {
     EngineHashShard& shard = reverse_shards_[number];
     while (shard.size() >= limit) {
@@ -204,7 +229,7 @@ void BlockStore::unlink_if_gone(EngineKey engine, BlockKey block, const Pin& pin
 }
 
 void BlockStore::make_room(EngineHashShard& shard, const Pin& pin) {
-  const std::size_t limit = std::max<std::size_t>(limits_.max_engine_hashes / limits_.shards, 1);
+  const std::size_t limit = engine_hashes_per_shard_;
   const auto index = static_cast<std::size_t>(&shard - engine_shards_.get());
   const std::uint64_t hints =
       orphan_hints_.load(std::memory_order_relaxed) - purged_at_[index].load(std::memory_order_relaxed);

@@ -54,6 +54,7 @@ class BlockStore {
     std::size_t max_engine_hashes;
     std::size_t max_holder_set_bytes;
     bool keeps_engine_hashes;
+    std::size_t expected_blocks;
   };
   using Pin = ReadEpochs::Pin;
 
@@ -131,6 +132,7 @@ class BlockStore {
   HolderRef scrubbed(HolderRef holders, Transition& last);
 
   const Limits limits_;
+  const std::size_t engine_hashes_per_shard_;
   const unsigned shift_;
   const HashScrambler scrambler_;
   ReadEpochs epochs_;
