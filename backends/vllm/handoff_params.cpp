@@ -23,6 +23,13 @@ bool has_text(const sdk::Object& object, std::string_view name) {
   return has_kind(member, HANDOFF_JSON_STRING) && object.raw(*member) != "\"\"";
 }
 
+bool is_count_or_absent(const sdk::Object& object, std::string_view name, std::int64_t least) {
+  constexpr std::int64_t kMost = 1'000'000'000'000;
+  const auto* member = object.find(name);
+  if (member == nullptr || member->kind == HANDOFF_JSON_NULL) return true;
+  return member->kind == HANDOFF_JSON_NUMBER && json_text::plain_integer(object.raw(*member), kMost) >= least;
+}
+
 /// Empty when decode can use the handoff, else what is wrong with it.
 std::string_view find_defect(const sdk::Object& params, BlockIds block_ids) {
   if (block_ids == BlockIds::invalid) return "remote_block_ids is missing or not a list of block ids";
@@ -39,6 +46,10 @@ std::string_view find_defect(const sdk::Object& params, BlockIds block_ids) {
   if (!has_kind(port, HANDOFF_JSON_NUMBER) || json_text::plain_integer(params.raw(*port), 65535) < 1) {
     return "remote_port is missing or not a port number";
   }
+  // Not required, but an engine that finds another type there fails inside, far from this request.
+  if (!is_count_or_absent(params, "tp_size", 1)) return "tp_size is not a positive integer";
+  if (!is_count_or_absent(params, "remote_num_tokens", 0))
+    return "remote_num_tokens is not a non-negative integer";
   return {};
 }
 
