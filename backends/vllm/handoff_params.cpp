@@ -23,11 +23,13 @@ bool has_text(const sdk::Object& object, std::string_view name) {
   return has_kind(member, HANDOFF_JSON_STRING) && object.raw(*member) != "\"\"";
 }
 
-bool is_count_or_absent(const sdk::Object& object, std::string_view name, std::int64_t least) {
-  constexpr std::int64_t kMost = 1'000'000'000'000;
+/// A whole number of any size, at least `least` (0 or 1), or not there.
+bool is_count_or_absent(const sdk::Object& object, std::string_view name, int least) {
   const auto* member = object.find(name);
   if (member == nullptr || member->kind == HANDOFF_JSON_NULL) return true;
-  return member->kind == HANDOFF_JSON_NUMBER && json_text::plain_integer(object.raw(*member), kMost) >= least;
+  const auto value = object.raw(*member);
+  return member->kind == HANDOFF_JSON_NUMBER && value.find_first_not_of("0123456789") == std::string_view::npos &&
+         (least == 0 || value != "0");
 }
 
 /// Empty when decode can use the handoff, else what is wrong with it.
