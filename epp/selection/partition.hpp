@@ -149,6 +149,9 @@ class Partition : public std::enable_shared_from_this<Partition> {
   struct Party {
     std::uint64_t number = 0;
     SelectionCallback done;
+    // What this caller allows, which need not be what the first one does.
+    std::optional<WorkerRank> pinned_worker;
+    std::optional<std::vector<WorkerId>> allowed_workers;
   };
   struct Waiter {
     PreparedRequest prepared;
@@ -173,7 +176,8 @@ class Partition : public std::enable_shared_from_this<Partition> {
   std::unique_ptr<KvFetchHint> fetch_hint(const PreparedRequest& request, RankTable::Slot target,
                                           const Selection& selection) const;
   std::optional<Waiting> submit_locked(PreparedRequest& request, SelectionCallback& done, After& after);
-  std::optional<Waiting> join_waiter(Ticket ticket, SelectionCallback& done, After& after);
+  std::optional<Waiting> join_waiter(Ticket ticket, PreparedRequest& request, SelectionCallback& done,
+                                     After& after);
   Result<Selection> repeat(Booking& booking, const PreparedRequest& request);
   std::optional<SelectionError> claim(const std::string& id, SteadyTime now, EarlyLifecycle& early);
   // Where the request has to wait; nullopt when it can go now. Fills lane, class, costs.

@@ -42,7 +42,7 @@ std::optional<Partition::Waiting> Partition::submit_locked(PreparedRequest& requ
       return std::nullopt;
     }
     if (const auto same = waiting_ids_.find(id); same != waiting_ids_.end()) {
-      return join_waiter(same->second, done, after);
+      return join_waiter(same->second, request, done, after);
     }
   }
   std::optional<SelectionError> refusal;
@@ -82,8 +82,8 @@ std::optional<SelectionError> Partition::claim(const std::string& id, SteadyTime
 }
 
 // The same id while the first call still waits: one booking, and every caller gets it.
-std::optional<Partition::Waiting> Partition::join_waiter(Ticket ticket, SelectionCallback& done,
-                                                         After& after) {
+std::optional<Partition::Waiting> Partition::join_waiter(Ticket ticket, PreparedRequest& request,
+                                                         SelectionCallback& done, After& after) {
   Waiter& waiter = waiters_.at(ticket);
   if (waiter.parties.size() >= kMaxParties) {
     ++stats_.failed;
@@ -91,7 +91,8 @@ std::optional<Partition::Waiting> Partition::join_waiter(Ticket ticket, Selectio
                       SelectionError{SelectionErrorCode::kConflict, "too many calls wait for this id"});
     return std::nullopt;
   }
-  waiter.parties.push_back({next_party_++, std::move(done)});
+  waiter.parties.push_back({next_party_++, std::move(done), request.request.pinned_worker,
+                            std::move(request.request.allowed_workers)});
   return Waiting{ticket, waiter.parties.back().number};
 }
 
@@ -168,7 +169,7 @@ std::optional<Partition::Waiting> Partition::enqueue(QueueEntry entry, PreparedR
   waiter.prepared = std::move(request);
   waiter.since = after.now;
   waiter.early = early;
-  waiter.parties.push_back({place.party, std::move(done)});
+  waiter.parties.push_back({place.party, std::move(done), std::nullopt, std::nullopt});
   // A lane of its own or a class with backlog may well be dispatchable already.
   drain(after);
   if (!waiters_.contains(place.ticket)) return std::nullopt;
@@ -205,7 +206,7 @@ void Partition::dispatch(Ticket ticket, After& after) {
   }
   const bool book = request.book;
   // The first caller's answer makes the booking, the others repeat it.
-  const SelectRequest reference = waiter.parties.size() > 1 ? request.request : SelectRequest{};
+  const std::string id = waiter.parties.size() > 1 ? request.request.selection_id : std::string();
   auto first = decide(request, waiter.early, after);
   if (first) first->waited = waited;
   std::optional<SelectionError> error;
@@ -217,9 +218,9 @@ void Partition::dispatch(Ticket ticket, After& after) {
       continue;
     }
     PreparedRequest again;
-    again.request = reference;
-    after.answers.add(std::move(waiter.parties[i].done),
-                      repeat(*ledger_.find(reference.selection_id), again));
+    again.request.pinned_worker = waiter.parties[i].pinned_worker;
+    again.request.allowed_workers = std::move(waiter.parties[i].allowed_workers);
+    after.answers.add(std::move(waiter.parties[i].done), repeat(*ledger_.find(id), again));
   }
 }
 

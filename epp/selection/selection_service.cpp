@@ -414,12 +414,23 @@ Result<LifecycleOutcome> SelectionService::renew_reservation(ReservationRef rese
 
 Result<LifecycleOutcome> SelectionService::free_reservation(ReservationRef reservation) {
   if (auto error = check(reservation)) return std::move(*error);
-  bool finished = true;
-  const auto partition = reservation.attempt != 0
-                             ? directory_.find(reservation.id)
-                             : directory_.find_or_finish(reservation.id, environment_.clock(), finished);
-  if (partition != nullptr) return partition->free(reservation.id, reservation.attempt);
-  return finished ? LifecycleOutcome::kAlreadyDone : LifecycleOutcome::kRemembered;
+  if (reservation.attempt != 0) {
+    const auto partition = directory_.find(reservation.id);
+    if (partition == nullptr) return LifecycleOutcome::kAlreadyDone;
+    return partition->free(reservation.id, reservation.attempt);
+  }
+  // Between the look and the call a selection for the id may fail and give it back. The free may not be lost
+  // with it, so it looks again; who holds the id by then has it for good.
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    bool finished = true;
+    const auto partition = directory_.find_or_finish(reservation.id, environment_.clock(), finished);
+    if (partition == nullptr)
+      return finished ? LifecycleOutcome::kAlreadyDone : LifecycleOutcome::kRemembered;
+    const auto outcome = partition->free(reservation.id, 0);
+    if (outcome != LifecycleOutcome::kAlreadyDone) return outcome;
+  }
+  return LifecycleOutcome::kAlreadyDone;
 }
 
 // Questions.

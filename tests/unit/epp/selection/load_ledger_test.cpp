@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <deque>
 #include <map>
 
 #include "tests/unit/epp/selection/test_seed.hpp"
@@ -297,6 +299,61 @@ TEST(LoadLedger, AStrideScalesTheCountBack) {
   EXPECT_EQ(ledger.load(0).active_decode_blocks, 10u);
   ledger.release(first);
   EXPECT_EQ(ledger.load(0).active_decode_blocks, 4u);
+}
+
+// Beside it: each rank's pending prefills as a plain list in the order they came, and the rule applied to it.
+TEST(LoadLedger, ModelledPrefillAgreesWithAPlainListOverARandomHistory) {
+  struct Pending {
+    std::string id;
+    std::uint64_t tokens = 0;
+    std::optional<std::uint64_t> milliseconds;
+  };
+  struct Rank {
+    std::deque<Pending> pending;
+    std::uint64_t anchored_at = 0;
+  };
+  test::Random random(test::test_seed());
+  constexpr std::uint32_t kSlots = 3;
+  LoadLedger ledger(1000);
+  std::array<Rank, kSlots> ranks;
+  std::uint64_t now = 1;
+  for (int step = 0; step < 20000; ++step) {
+    const auto slot = static_cast<std::uint32_t>(random.below(kSlots));
+    Rank& rank = ranks[slot];
+    now += random.below(50);
+    ledger.advance(SteadyTime{std::chrono::milliseconds(now)});
+    if (rank.pending.size() < 6 && random.one_in(2)) {
+      // Powers of two, so that the shares are exact in both.
+      Pending entry{std::to_string(step), 64 * (1 + random.below(4)), std::nullopt};
+      if (!random.one_in(5)) entry.milliseconds = std::uint64_t{1} << random.below(10);
+      std::optional<std::chrono::nanoseconds> duration;
+      if (entry.milliseconds) duration = std::chrono::milliseconds(*entry.milliseconds);
+      ledger.book(entry.id, slot, modelled(entry.tokens, duration));
+      if (rank.pending.empty()) rank.anchored_at = now;
+      rank.pending.push_back(entry);
+    } else if (!rank.pending.empty()) {
+      const std::size_t which = random.below(rank.pending.size());
+      Booking& booking = *ledger.find(rank.pending[which].id);
+      random.one_in(2) ? ledger.release(booking) : (void)ledger.complete_prefill(booking);
+      if (which == 0) rank.anchored_at = now;
+      rank.pending.erase(rank.pending.begin() + static_cast<std::ptrdiff_t>(which));
+    }
+    for (std::uint32_t i = 0; i < kSlots; ++i) {
+      std::uint64_t sum = 0;
+      bool all_modelled = true;
+      for (const Pending& entry : ranks[i].pending) {
+        sum += entry.tokens;
+        all_modelled &= entry.milliseconds.has_value();
+      }
+      std::uint64_t done = 0;
+      if (!ranks[i].pending.empty() && ranks[i].pending.front().milliseconds) {
+        const Pending& anchor = ranks[i].pending.front();
+        done = anchor.tokens * (now - ranks[i].anchored_at) / *anchor.milliseconds;
+        done = std::min(done, all_modelled ? sum : anchor.tokens);
+      }
+      ASSERT_EQ(ledger.load(i).active_prefill_tokens, sum - done) << "step " << step;
+    }
+  }
 }
 
 }  // namespace
