@@ -226,8 +226,9 @@ Awaitable<LegFailure> DisaggregatedExchange::open_with_retries(Leg& leg) {
     if (failure == LegFailure::none && (leg.flags & HANDOFF_LEG_WANT_SENT) != 0)
       push({HANDOFF_EVENT_LEG_SENT, &leg, {}});
     const auto status = failure == LegFailure::none ? leg.upstream->head().status : 0;
-    const bool worth_it = failure == LegFailure::connect || failure == LegFailure::connect_timeout ||
-                          status == 502 || status == 503 || status == 504;
+    const bool worth_it = failure == LegFailure::name || failure == LegFailure::connect ||
+                          failure == LegFailure::connect_timeout || status == 502 || status == 503 ||
+                          status == 504;
     if (retries == 0 || !worth_it || leg.given_up) co_return failure;
     services_.counters.add("prefill_retries");
     leg.upstream = std::make_unique<UpstreamLeg>(services_.legs, request_of(leg, retries == 1));
@@ -366,6 +367,11 @@ Answer DisaggregatedExchange::failed_leg_answer(const Leg& leg) {
   const auto timeout =
       auxiliary ? SidecarError::auxiliary_upstream_timeout : SidecarError::prefill_upstream_timeout;
   switch (leg.failure) {
+    case LegFailure::name:
+      if (auxiliary)
+        return made_error(SidecarError::auxiliary_upstream_error, "An engine's host name has no address.");
+      return made_error(SidecarError::prefill_upstream_unavailable,
+                        "The prefill engine's host name has no address.");
     case LegFailure::connect:
       if (auxiliary)
         return made_error(SidecarError::auxiliary_upstream_error, "An engine could not be connected to.");

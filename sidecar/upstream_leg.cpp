@@ -20,6 +20,8 @@ std::string_view name_of(LegFailure failure) {
   switch (failure) {
     case LegFailure::none:
       return "none";
+    case LegFailure::name:
+      return "name";
     case LegFailure::connect:
       return "connect";
     case LegFailure::connect_timeout:
@@ -151,6 +153,7 @@ Awaitable<LegFailure> UpstreamLeg::connect() {
   limit.arm(context_.connect_timeout);
 
   std::vector<tcp::endpoint> endpoints;
+  bool has_no_address = false;
   error_code not_literal;
   const auto literal = net::ip::make_address(engine.host, not_literal);
   if (!not_literal) {
@@ -164,6 +167,7 @@ Awaitable<LegFailure> UpstreamLeg::connect() {
     const auto service = std::to_string(engine.port);
     auto [ec, found] = co_await resolver.async_resolve(engine.host, service, kTuple);
     resolving_ = nullptr;
+    has_no_address = static_cast<bool>(ec);
     if (!ec) {
       for (const auto& entry : found) endpoints.push_back(entry.endpoint());
     }
@@ -178,7 +182,8 @@ Awaitable<LegFailure> UpstreamLeg::connect() {
     co_return LegFailure::none;
   }
   if (const auto why = interrupted(); why != LegFailure::none) co_return why;
-  co_return timed_out ? LegFailure::connect_timeout : LegFailure::connect;
+  if (timed_out) co_return LegFailure::connect_timeout;
+  co_return has_no_address ? LegFailure::name : LegFailure::connect;
 }
 
 Awaitable<LegFailure> UpstreamLeg::connect_one(const tcp::endpoint& endpoint, Socket& socket) {
@@ -344,8 +349,9 @@ Awaitable<LegFailure> UpstreamLeg::read_head() {
       }
       // Upgrades were never asked for, so 101 is as wrong as broken syntax.
       if (parsed.status != http1::HeadStatus::complete || head_.status == 101 || head_.status < 100) {
-        co_return parsed.status == http1::HeadStatus::too_large ? LegFailure::too_large
-                                                                : LegFailure::malformed;
+        const bool too_large = parsed.status == http1::HeadStatus::too_large ||
+                               parsed.status == http1::HeadStatus::too_many_fields;
+        co_return too_large ? LegFailure::too_large : LegFailure::malformed;
       }
       data.remove_prefix(parsed.consumed);
       if (head_.status >= 200) {

@@ -21,6 +21,7 @@ namespace handoff::sidecar {
 /// Why a leg has no complete reply.
 enum class LegFailure {
   none,
+  name,  // the host's name could not be resolved
   connect,
   connect_timeout,
   read_timeout,

@@ -221,7 +221,13 @@ class BatchDecoder {
   // the first number is the group and the second the window, a text is a locality or a kind.
   bool decode_tail(KvEvent& event, std::size_t count) {
     constexpr std::size_t kFixed = 4;
-    if (count >= kFixed) {
+    // Only the older ones have media infos, and have them first.
+    const bool has_media = count > 0 && in_.peek() == Kind::array;
+    if (has_media) {
+      --count;
+      if (event.kind == KvEventKind::stored ? !decode_media_infos(event) : !in_.skip()) return false;
+    }
+    if (count >= kFixed && !has_media) {
       return decode_group(event) && decode_text(event.attention_kind) && in_.skip() &&
              decode_text(event.locality) && skip(count - kFixed);
     }

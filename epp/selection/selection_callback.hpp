@@ -18,7 +18,8 @@ class SelectionCallback {
   template <typename F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, SelectionCallback> &&
              std::is_invocable_v<F&, Result<Selection>>)
-  SelectionCallback(F function) : holder_(std::make_unique<Holder<F>>(std::move(function))) {}
+  SelectionCallback(F function)  // NOLINT(google-explicit-constructor): any function is one
+      : holder_(std::make_unique<Holder<F>>(std::move(function))) {}
 
   explicit operator bool() const { return holder_ != nullptr; }
   void operator()(Result<Selection> result) { holder_->call(std::move(result)); }
