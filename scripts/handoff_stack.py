@@ -47,6 +47,8 @@ class Engine(MockEngine):
         self.port = int(match[2])
         self.engine_id = match[6]
         self.control_port = int(match[8])
+        self.kv_event_port = int(match[9]) if match[9] else None
+        self.kv_replay_port = int(match[10]) if match[10] else None
 
     def settled(self):
         """Its state once nothing is held any more; fails when that does not come about."""

@@ -3,8 +3,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "kv_event_format.hpp"
 
 namespace handoff::mock {
 
@@ -13,6 +16,8 @@ enum class EngineKind { kVllm };
 enum class Role { kProducer, kConsumer, kBoth, kNone };
 enum class GenerateParams { kTopLevel, kExtraArgs, kBoth };
 enum class LoadFailurePolicy { kFail, kRecompute };
+// Whose tokenizer endpoints: vLLM's render, or SGLang's /v1/tokenize and renderer.
+enum class TokenizerApi { kVllm, kSglang };
 
 struct MockConfig {
   EngineKind engine = EngineKind::kVllm;
@@ -33,12 +38,24 @@ struct MockConfig {
   std::int64_t data_parallel_size = 1;
   std::int64_t default_max_tokens = 16;
   bool prefix_caching = false;
+  bool one_prefill_at_a_time = false;
   bool flat_block_ids = false;
   bool null_params_on_stop = false;
   bool request_id_headers = false;
   bool verbose = false;
   GenerateParams generate_params = GenerateParams::kBoth;
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
+
+  TokenizerApi tokenizer_api = TokenizerApi::kVllm;
+
+  bool kv_events = false;
+  std::uint16_t kv_event_port = 0;
+  std::optional<std::uint16_t> kv_replay_port;
+  std::int64_t kv_replay_batches = 10000;
+  bool kv_replay_topic = true;
+  std::string kv_topic;
+  KvEventFormat kv_event_format = KvEventFormat::kVllmMap;
+  KvHashKind kv_hash_kind = KvHashKind::kInt;
 
   double time_scale = 1.0;
   std::chrono::microseconds prefill_per_token{0};
