@@ -225,7 +225,12 @@ void BlockStore::unlink_if_gone(EngineKey engine, BlockKey block, const Pin& pin
   const std::lock_guard lock(shard.mutex());
   // Whoever stores the block again links it after that, so with our lock we either see it or run before its
   // link.
-  if (find(block, pin).empty()) shard.erase(engine, block);
+  if (!find(block, pin).empty()) return;
+  shard.erase(engine, block);
+  if (reverse_shards_ == nullptr) return;
+  EngineHashShard& reverse = reverse_shards_[shard_of(block)];
+  const std::lock_guard reverse_lock(reverse.mutex());
+  reverse.erase(block, engine);
 }
 
 void BlockStore::make_room(EngineHashShard& shard, const Pin& pin) {

@@ -44,7 +44,7 @@ class HashScrambler {
 // The tables of a BlockIndex: block -> holders, and engine hash -> block. Knows ordinals, not ranks. Owned by
 // the index.
 //
-// Threads: any. Lock order: scrub, reverse shard or engine shard, block shard, holder pool, epochs; never two
+// Threads: any. Lock order: scrub, engine shard, reverse shard, block shard, holder pool, epochs; never two
 // shards of a kind. Methods that take a Pin walk without locks.
 class BlockStore {
  public:

@@ -22,8 +22,9 @@ std::optional<RankSlot> IndexOverlapSource::add_rank(WorkerRank rank, const Work
         spec.is_eagle, spec.data_parallel_start_rank,    spec.data_parallel_size};
   }
   const auto known = followed_.find(rank);
-  const bool changed =
-      known == followed_.end() ? wanted.has_value() : !wanted || known->second.subscription != *wanted;
+  const bool changed = known == followed_.end() ? wanted.has_value()
+                                                : !wanted || known->second.subscription != *wanted ||
+                                                      !known->second.problem.empty();
   if (changed) {
     stop_following(rank);
     // What another publisher (or our own guesses) said about this rank is no longer known to be true.

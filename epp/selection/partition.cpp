@@ -157,6 +157,17 @@ void Partition::finish(After& after) {
   for (const auto& prediction : after.predictions) {
     overlaps_->predict(prediction.rank, prediction.hashes, after.now);
   }
+  if (config_.kv_fetch_hints && overlaps_ != nullptr) {
+    after.answers.for_each_selection([this](Selection& selection) {
+      if (selection.kv_hint == nullptr) return;
+      std::vector<std::uint64_t> engine_hashes;
+      if (overlaps_->engine_hashes(selection.kv_hint->block_hashes, engine_hashes)) {
+        selection.kv_hint->block_hashes = std::move(engine_hashes);
+      } else {
+        selection.kv_hint.reset();
+      }
+    });
+  }
   after.answers.give();
 }
 

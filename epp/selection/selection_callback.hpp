@@ -48,6 +48,13 @@ class AnswerBatch {
     if (callback) answers_.push_back({std::move(callback), std::move(result)});
   }
   bool empty() const { return answers_.empty(); }
+  // Selections that are still to be given.
+  template <typename Visit>
+  void for_each_selection(Visit&& visit) {
+    for (Answer& answer : answers_) {
+      if (answer.result) visit(*answer.result);
+    }
+  }
   void give();
 
  private:

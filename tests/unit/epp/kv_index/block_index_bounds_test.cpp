@@ -91,8 +91,8 @@ TEST(BlockIndexBounds, RefusesFurtherHoldersWhenTheirSetsTakeTooMuch) {
 
 // An engine with a full cache for a long time: each prompt pushes out the oldest one. The index that this one
 // replaces grew without end here, because split nodes were never joined again (ai-dynamo/dynamo issue 10774).
-TEST(BlockIndexBounds, ChurnLeavesNothingBehind) {
-  BlockIndex index;
+void churn(const BlockIndexOptions& options) {
+  BlockIndex index(options);
   constexpr std::uint64_t kRanks = 4;
   constexpr std::size_t kCached = 200;
   for (std::uint64_t w = 0; w < kRanks; ++w) index.add_rank({w, 0});
@@ -130,6 +130,16 @@ TEST(BlockIndexBounds, ChurnLeavesNothingBehind) {
   EXPECT_EQ(index.stats().blocks, 0u);
   EXPECT_EQ(index.stats().engine_hashes, 0u);
   EXPECT_EQ(index.stats().holder_sets, 0u);
+}
+
+TEST(BlockIndexBounds, ChurnLeavesNothingBehind) {
+  churn({});
+}
+
+TEST(BlockIndexBounds, ChurnLeavesNothingBehindWithEngineHashesKept) {
+  BlockIndexOptions options;
+  options.keeps_engine_hashes = true;
+  churn(options);
 }
 
 // The same with ranks instead of blocks: restarts and scale-ups must not use anything up.
