@@ -16,6 +16,11 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "mock_engine"))
 
 from mock_engine_client import FIRST_LINE, PATIENCE, MockEngine  # noqa: E402
 
+# Flags of a prefill and of a decode engine, by the sidecar's backend.
+ENGINE_ROLES = {
+    "vllm": (("--role", "producer"), ("--role", "consumer")),
+    "sglang": tuple(("--engine", "sglang", "--disaggregation-mode", mode) for mode in ("prefill", "decode")),
+}
 LOG_FIELD = re.compile(r'(\S+?)=("(?:[^"\\]|\\.)*"|\S*)')
 PR_SET_PDEATHSIG = 1
 
@@ -47,6 +52,8 @@ class Engine(MockEngine):
         self.port = int(match[2])
         self.engine_id = match[6]
         self.control_port = int(match[8])
+        self.kv_event_port = int(match[9]) if match[9] else None
+        self.kv_replay_port = int(match[10]) if match[10] else None
 
     def settled(self):
         """Its state once nothing is held any more; fails when that does not come about."""
@@ -71,9 +78,9 @@ class LogLine:
 class Sidecar:
     """handoff-sidecar in front of `engine`, on ports that the system chooses."""
 
-    def __init__(self, engine, *flags, binary):
+    def __init__(self, engine, *flags, binary, backend="vllm"):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DYN_")}
-        command = [binary, "--bind", "127.0.0.1", "--port", "0", "--admin-port", "auto", "--backend", "vllm",
+        command = [binary, "--bind", "127.0.0.1", "--port", "0", "--admin-port", "auto", "--backend", backend,
                    "--decode-engine-port", str(engine.port), "--drain-delay-ms", "0", *flags]
         self.process = start(command, stderr=subprocess.PIPE, env=environment)
         self.lines = []
@@ -142,20 +149,22 @@ class Sidecar:
 class Stack:
     """with Stack(bin) as stack: stack.prefill, stack.decode, stack.sidecar"""
 
-    def __init__(self, bin_dir, prefill_flags=(), decode_flags=(), sidecar_flags=()):
+    def __init__(self, bin_dir, prefill_flags=(), decode_flags=(), sidecar_flags=(), engine="vllm"):
         self._bin = bin_dir
+        self.engine = engine
         self._flags = (prefill_flags, decode_flags, sidecar_flags)
         self._started = []
         self.prefill = self.decode = self.sidecar = None
 
     def __enter__(self):
         prefill_flags, decode_flags, sidecar_flags = self._flags
+        prefill_role, decode_role = ENGINE_ROLES[self.engine]
         mock = os.path.join(self._bin, "handoff-mock-engine")
         try:
-            self.prefill = self._keep(Engine("--role", "producer", *prefill_flags, binary=mock))
-            self.decode = self._keep(Engine("--role", "consumer", *decode_flags, binary=mock))
+            self.prefill = self._keep(Engine(*prefill_role, *prefill_flags, binary=mock))
+            self.decode = self._keep(Engine(*decode_role, *decode_flags, binary=mock))
             sidecar = os.path.join(self._bin, "handoff-sidecar")
-            self.sidecar = self._keep(Sidecar(self.decode, *sidecar_flags, binary=sidecar))
+            self.sidecar = self._keep(Sidecar(self.decode, *sidecar_flags, binary=sidecar, backend=self.engine))
             self.sidecar.wait_until_ready()
         except BaseException:
             self.stop()

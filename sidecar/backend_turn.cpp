@@ -47,6 +47,7 @@ bool is_target(std::string_view text) {
 
 std::uint32_t cause_of(LegFailure failure) {
   switch (failure) {
+    case LegFailure::name:
     case LegFailure::connect:
       return HANDOFF_CAUSE_CONNECT;
     case LegFailure::connect_timeout:

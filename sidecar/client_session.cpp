@@ -159,6 +159,10 @@ Awaitable<bool> ClientSession::serve_one() {
     case http1::HeadStatus::too_large:
       record.outcome = co_await refuse(*request, relay, SidecarError::request_head_too_large);
       break;
+    case http1::HeadStatus::too_many_fields:
+      record.outcome = co_await refuse(*request, relay, SidecarError::request_head_too_large,
+                                       "The request has too many header lines.");
+      break;
     case http1::HeadStatus::unsupported_version:
       record.outcome = co_await refuse(*request, relay, SidecarError::http_version_not_supported);
       break;

@@ -29,7 +29,7 @@ struct DisaggregatedExchange::Leg {
   std::optional<Deadline> timer;  // linger, or the pause before a retry
   LegFailure failure = LegFailure::none;
   std::size_t streamed = 0;  // STREAM: bytes that the backend was given
-  bool sent_told = false;
+  bool told_sent = false;
   bool parked = false;  // waits until the backend decides
   bool relay_requested = false;
   bool relayed = false;

@@ -10,9 +10,10 @@ double to_ms(Clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
-void log_leg(telemetry::LogLine& line, std::string_view status_key, std::string_view failure_key,
-             std::string_view connect_key, std::string_view head_key, std::string_view total_key,
-             const LegRecord& leg) {
+using telemetry::FieldName;
+
+void log_leg(telemetry::LogLine& line, FieldName status_key, FieldName failure_key, FieldName connect_key,
+             FieldName head_key, FieldName total_key, const LegRecord& leg) {
   if (!leg.used) return;
   if (leg.status != 0) line.field(status_key, leg.status);
   if (leg.failure != LegFailure::none) line.field(failure_key, name_of(leg.failure));

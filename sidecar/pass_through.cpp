@@ -38,6 +38,9 @@ Answer decode_failure_answer(LegFailure failure, ExchangeRecord& record) {
     case LegFailure::connect:
       return recorded(SidecarError::decode_upstream_error, "The decode engine could not be connected to.",
                       record);
+    case LegFailure::name:
+      return recorded(SidecarError::decode_upstream_error, "The decode engine's host name has no address.",
+                      record);
     case LegFailure::connect_timeout:
       return recorded(SidecarError::decode_upstream_timeout,
                       "The decode engine could not be reached in time.", record);
@@ -45,8 +48,10 @@ Answer decode_failure_answer(LegFailure failure, ExchangeRecord& record) {
     case LegFailure::deadline:
       return recorded(SidecarError::decode_upstream_timeout, "The decode engine did not answer in time.",
                       record);
-    case LegFailure::malformed:
     case LegFailure::too_large:
+      return recorded(SidecarError::decode_upstream_error,
+                      "The head of the decode engine's reply is too large.", record);
+    case LegFailure::malformed:
       return recorded(SidecarError::decode_upstream_error, "The decode engine's reply is not valid HTTP.",
                       record);
     case LegFailure::cancelled:

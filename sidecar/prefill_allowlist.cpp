@@ -148,19 +148,22 @@ bool PrefillAllowlist::allows(const PrefillEndpoint& endpoint) const {
 std::variant<PrefillAllowlist, AllowlistError> parse_prefill_allowlist(std::string_view setting) {
   PrefillAllowlist allowlist;
   if (trim_blanks(setting).empty()) return allowlist;
+  std::string problems;
   for (std::size_t number = 1;; ++number) {
     const auto comma = setting.find(',');
     const std::string_view element = trim_blanks(setting.substr(0, comma));
     PrefillAllowlist::Parser parser(element);
-    auto rule = parser.parse();
-    if (!rule) {
-      return AllowlistError{"element " + std::to_string(number) + " '" + std::string(element) + "' " +
-                            parser.reason()};
+    if (auto rule = parser.parse()) {
+      allowlist.rules_.push_back(*std::move(rule));
+    } else {
+      if (!problems.empty()) problems += "; ";
+      problems += "element " + std::to_string(number) + " '" + std::string(element) + "' " + parser.reason();
     }
-    allowlist.rules_.push_back(*std::move(rule));
-    if (comma == std::string_view::npos) return allowlist;
+    if (comma == std::string_view::npos) break;
     setting.remove_prefix(comma + 1);
   }
+  if (!problems.empty()) return AllowlistError{std::move(problems)};
+  return allowlist;
 }
 
 }  // namespace handoff::sidecar

@@ -133,7 +133,7 @@ void Sidecar::log_totals() const {
     }
   }
   telemetry::LogLine line(telemetry::Level::info, "stopped");
-  for (const auto& [name, value] : totals) line.field(name, value);
+  for (const auto& [name, value] : totals) line.field(telemetry::FieldName::of(name), value);
 }
 
 }  // namespace handoff::sidecar

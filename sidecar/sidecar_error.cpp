@@ -13,7 +13,7 @@ constexpr SidecarErrorRow kRows[] = {
     {bad_request, "bad_request", 400, "The request is not valid HTTP", info, false,
      "malformed HTTP, or a head that two servers could read differently (request smuggling)"},
     {request_head_too_large, "request_head_too_large", 431, "The request head is too large", info, false,
-     "request line and headers above the limit"},
+     "request line and headers above 64 KiB, or more than 256 header lines"},
     {expectation_failed, "expectation_failed", 417, "The expectation is not supported", info, false,
      "`Expect` with anything but `100-continue`"},
     {method_not_supported, "method_not_supported", 501, "The method is not supported", info, false,

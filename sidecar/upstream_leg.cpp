@@ -20,6 +20,8 @@ std::string_view name_of(LegFailure failure) {
   switch (failure) {
     case LegFailure::none:
       return "none";
+    case LegFailure::name:
+      return "name";
     case LegFailure::connect:
       return "connect";
     case LegFailure::connect_timeout:
@@ -151,6 +153,7 @@ Awaitable<LegFailure> UpstreamLeg::connect() {
   limit.arm(context_.connect_timeout);
 
   std::vector<tcp::endpoint> endpoints;
+  bool has_no_address = false;
   error_code not_literal;
   const auto literal = net::ip::make_address(engine.host, not_literal);
   if (!not_literal) {
@@ -164,6 +167,7 @@ Awaitable<LegFailure> UpstreamLeg::connect() {
     const auto service = std::to_string(engine.port);
     auto [ec, found] = co_await resolver.async_resolve(engine.host, service, kTuple);
     resolving_ = nullptr;
+    has_no_address = static_cast<bool>(ec);
     if (!ec) {
       for (const auto& entry : found) endpoints.push_back(entry.endpoint());
     }
@@ -178,7 +182,8 @@ Awaitable<LegFailure> UpstreamLeg::connect() {
     co_return LegFailure::none;
   }
   if (const auto why = interrupted(); why != LegFailure::none) co_return why;
-  co_return timed_out ? LegFailure::connect_timeout : LegFailure::connect;
+  if (timed_out) co_return LegFailure::connect_timeout;
+  co_return has_no_address ? LegFailure::name : LegFailure::connect;
 }
 
 Awaitable<LegFailure> UpstreamLeg::connect_one(const tcp::endpoint& endpoint, Socket& socket) {
@@ -280,12 +285,16 @@ Awaitable<LegFailure> UpstreamLeg::send_wire(std::span<iovec> pieces) {
 }
 
 Awaitable<LegFailure> UpstreamLeg::send() {
-  std::vector<iovec> wire;
-  wire.reserve(1 + request_.body.size());
-  wire.push_back({request_.head.data(), request_.head.size()});
+  std::array<iovec, 8> few;  // head, and the pieces of an edited body
+  std::vector<iovec> many;
+  if (request_.body.size() >= few.size()) many.resize(1 + request_.body.size());
+  const std::span<iovec> room = many.empty() ? std::span<iovec>(few) : std::span<iovec>(many);
+  std::size_t used = 0;
+  room[used++] = {request_.head.data(), request_.head.size()};
   for (const auto piece : request_.body) {
-    if (!piece.empty()) wire.push_back({const_cast<char*>(piece.data()), piece.size()});
+    if (!piece.empty()) room[used++] = {const_cast<char*>(piece.data()), piece.size()};
   }
+  const auto wire = room.first(used);
   auto failure = co_await send_wire(wire);
   if (failure == LegFailure::none && request_.upload != nullptr && !cut_short_)
     failure = co_await send_upload();
@@ -340,8 +349,9 @@ Awaitable<LegFailure> UpstreamLeg::read_head() {
       }
       // Upgrades were never asked for, so 101 is as wrong as broken syntax.
       if (parsed.status != http1::HeadStatus::complete || head_.status == 101 || head_.status < 100) {
-        co_return parsed.status == http1::HeadStatus::too_large ? LegFailure::too_large
-                                                                : LegFailure::malformed;
+        const bool too_large = parsed.status == http1::HeadStatus::too_large ||
+                               parsed.status == http1::HeadStatus::too_many_fields;
+        co_return too_large ? LegFailure::too_large : LegFailure::malformed;
       }
       data.remove_prefix(parsed.consumed);
       if (head_.status >= 200) {
@@ -412,25 +422,25 @@ Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
 }
 
 UpstreamLeg::Body UpstreamLeg::take_body(std::string_view data) {
-  pieces_.clear();
-  const auto parsed = parser_.parse_body(data, pieces_);
-  for (const auto piece : pieces_) body_bytes_ += piece.size();
+  auto& pieces = context_.pieces;
+  pieces.clear();
+  const auto parsed = parser_.parse_body(data, pieces);
+  for (const auto piece : pieces) body_bytes_ += piece.size();
   if (parsed.status == http1::BodyStatus::malformed) {
     close();
-    return {LegFailure::malformed, false, pieces_, {}};
+    return {LegFailure::malformed, false, pieces, {}};
   }
   carry_.assign(data.substr(parsed.consumed));
   if (parsed.status == http1::BodyStatus::complete) {
     release();
-    return {LegFailure::none, true, pieces_, {}};
+    return {LegFailure::none, true, pieces, {}};
   }
-  return {LegFailure::none, false, pieces_,
+  return {LegFailure::none, false, pieces,
           parsed.verbatim ? data.substr(0, parsed.consumed) : std::string_view{}};
 }
 
 // A body may end with its connection, but only in order: after a reset nobody knows what is missing.
 UpstreamLeg::Body UpstreamLeg::finish_at_end(IoStatus end) {
-  pieces_.clear();
   const bool complete = end == IoStatus::closed && parser_.parse_end() == http1::BodyStatus::complete;
   close();
   times_.done = Clock::now();

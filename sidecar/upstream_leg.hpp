@@ -21,6 +21,7 @@ namespace handoff::sidecar {
 /// Why a leg has no complete reply.
 enum class LegFailure {
   none,
+  name,  // the host's name could not be resolved
   connect,
   connect_timeout,
   read_timeout,
@@ -69,6 +70,7 @@ struct LegContext {
   http1::HeadLimits head_limits;
   milliseconds connect_timeout;
   milliseconds read_timeout;
+  std::vector<std::string_view> pieces{};  // of one read's body; gone at the next suspension, like scratch
 };
 
 struct LegTimes {
@@ -146,7 +148,6 @@ class UpstreamLeg {
   std::unique_ptr<UpstreamConnection> connection_;
   http1::ResponseParser parser_;
   http1::ResponseHead head_;
-  std::vector<std::string_view> pieces_;
   std::array<char, 384> near_;          // an event of a chat stream fits
   std::unique_ptr<char[]> large_near_;  // instead, where the reply is wanted as a whole
   std::string_view received_;           // what came last, behind what was carried; until the next suspension

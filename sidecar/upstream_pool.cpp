@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace handoff::sidecar {
+namespace {
+
+constexpr std::size_t kKeptEngines = 256;
+
+}  // namespace
 
 EngineAddress make_engine_address(std::string_view host, std::uint16_t port) {
   EngineAddress address{std::string(host), port, {}};
@@ -33,13 +38,11 @@ std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engi
     // Closed by the engine, or it said something that nobody asked for: that would be read as the next
     // request's answer.
     if (!connection->transport.is_quiet()) continue;
-    if (kept.empty()) idle_.erase(found);
     connection->deadline.disarm();
     connection->on_deadline = nullptr;
     connection->reused = true;
     return connection;
   }
-  idle_.erase(found);
   return nullptr;
 }
 
@@ -48,6 +51,9 @@ void UpstreamPool::give_back(std::unique_ptr<UpstreamConnection> connection) {
   auto* kept = connection.get();
   kept->on_deadline = [this, kept] { drop(*kept); };
   kept->deadline.arm(idle_limit_);
+  // The places of engines that come and go are kept until there are many: most engines come back.
+  if (idle_.size() >= kKeptEngines)
+    std::erase_if(idle_, [](const auto& engine) { return engine.second.empty(); });
   idle_[kept->key].push_back(std::move(connection));
   ++idle_count_;
 }
@@ -62,7 +68,6 @@ void UpstreamPool::drop(UpstreamConnection& connection) {
   auto doomed = std::move(*at);  // outlives its own deadline's call
   kept.erase(at);
   --idle_count_;
-  if (kept.empty()) idle_.erase(found);
 }
 
 void UpstreamPool::close_idle() {

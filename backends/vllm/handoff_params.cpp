@@ -23,6 +23,15 @@ bool has_text(const sdk::Object& object, std::string_view name) {
   return has_kind(member, HANDOFF_JSON_STRING) && object.raw(*member) != "\"\"";
 }
 
+/// A whole number of any size, at least `least` (0 or 1), or not there.
+bool is_count_or_absent(const sdk::Object& object, std::string_view name, int least) {
+  const auto* member = object.find(name);
+  if (member == nullptr || member->kind == HANDOFF_JSON_NULL) return true;
+  const auto value = object.raw(*member);
+  return member->kind == HANDOFF_JSON_NUMBER &&
+         value.find_first_not_of("0123456789") == std::string_view::npos && (least == 0 || value != "0");
+}
+
 /// Empty when decode can use the handoff, else what is wrong with it.
 std::string_view find_defect(const sdk::Object& params, BlockIds block_ids) {
   if (block_ids == BlockIds::invalid) return "remote_block_ids is missing or not a list of block ids";
@@ -39,6 +48,10 @@ std::string_view find_defect(const sdk::Object& params, BlockIds block_ids) {
   if (!has_kind(port, HANDOFF_JSON_NUMBER) || json_text::plain_integer(params.raw(*port), 65535) < 1) {
     return "remote_port is missing or not a port number";
   }
+  // Not required, but an engine that finds another type there fails inside, far from this request.
+  if (!is_count_or_absent(params, "tp_size", 1)) return "tp_size is not a positive integer";
+  if (!is_count_or_absent(params, "remote_num_tokens", 0))
+    return "remote_num_tokens is not a non-negative integer";
   return {};
 }
 

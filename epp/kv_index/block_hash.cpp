@@ -15,7 +15,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "token ids and hashes are hashed as little-endian bytes");
 
-constexpr std::uint64_t kSeed = 1337;  // of the chain, and the base of the block seeds
 constexpr std::size_t kHexDigestDigits = 64;
 constexpr std::size_t kHexIdDigits = 16;
 constexpr std::size_t kScratchWords = 512;
@@ -24,9 +23,24 @@ std::uint64_t hash_bytes(const void* data, std::size_t size, std::uint64_t seed)
   return XXH3_64bits_withSeed(data, size, seed);
 }
 
-std::uint64_t chain(std::uint64_t parent, std::uint64_t local) {
+std::uint64_t chain(std::uint64_t parent, std::uint64_t local, std::uint64_t seed) {
   const std::uint64_t words[2] = {parent, local};
-  return XXH3_64bits_withSeed(words, sizeof(words), kSeed);
+  return XXH3_64bits_withSeed(words, sizeof(words), seed);
+}
+
+// Blocks of plain text. With the size known at compile time XXH3 is straight code, and the next block's hash
+// is under way while the chain, where each step waits for the one before, catches up.
+template <std::size_t kTokens>
+void hash_text_blocks(const std::uint32_t* tokens, std::uint64_t seed, std::span<std::uint64_t> local,
+                      std::uint64_t* sequence) {
+  std::uint64_t parent = 0;
+  for (std::size_t i = 0; i < local.size(); ++i) {
+    const std::uint64_t hash =
+        XXH3_64bits_withSeed(tokens + i * kTokens, kTokens * sizeof(std::uint32_t), seed);
+    local[i] = hash;
+    parent = i == 0 ? hash : chain(parent, hash, kChainSeed);
+    sequence[i] = parent;
+  }
 }
 
 int hex_value(char c) {
@@ -56,7 +70,7 @@ std::uint64_t hash_with_media(std::span<const std::uint32_t> tokens, std::span<c
 }  // namespace
 
 std::uint64_t request_seed(std::string_view lora_name, std::string_view cache_salt) {
-  std::uint64_t seed = kSeed;
+  std::uint64_t seed = kChainSeed;
   if (!lora_name.empty()) seed += hash_bytes(lora_name.data(), lora_name.size(), 0);
   if (!cache_salt.empty()) seed += hash_bytes(cache_salt.data(), cache_salt.size(), 1);
   return seed;
@@ -74,8 +88,8 @@ std::uint64_t local_block_hash(std::span<const std::uint32_t> tokens, std::span<
   return hash_with_media(tokens, media, seed);
 }
 
-std::uint64_t chain_hash(std::uint64_t parent, std::uint64_t local) {
-  return chain(parent, local);
+std::uint64_t chain_hash(std::uint64_t parent, std::uint64_t local, std::uint64_t seed) {
+  return chain(parent, local, seed);
 }
 
 void hash_request(std::span<const std::uint32_t> tokens, std::uint32_t block_size, const HashOptions& options,
@@ -85,13 +99,21 @@ void hash_request(std::span<const std::uint32_t> tokens, std::uint32_t block_siz
   const std::uint64_t seed = request_seed(options.lora_name, options.cache_salt);
   out.local.resize(blocks);
   out.sequence.resize(blocks);
+  if (options.media.empty() && !options.is_eagle && block_size == 16) {
+    hash_text_blocks<16>(tokens.data(), seed, out.local, out.sequence.data());
+    return;
+  }
+  if (options.media.empty() && !options.is_eagle && block_size == 32) {
+    hash_text_blocks<32>(tokens.data(), seed, out.local, out.sequence.data());
+    return;
+  }
   std::uint64_t parent = 0;
   for (std::size_t i = 0; i < blocks; ++i) {
     const auto block = tokens.subspan(i * block_size, window);
     const bool has_media = i < options.media.size() && !options.media[i].empty();
     const std::uint64_t local = has_media ? hash_with_media(block, options.media[i], seed)
                                           : hash_bytes(block.data(), block.size_bytes(), seed);
-    parent = i == 0 ? local : chain(parent, local);
+    parent = i == 0 ? local : chain(parent, local, kChainSeed);
     out.local[i] = local;
     out.sequence[i] = parent;
   }

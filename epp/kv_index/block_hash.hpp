@@ -40,9 +40,11 @@ std::size_t complete_blocks(std::size_t token_count, std::uint32_t block_size, b
 std::uint64_t local_block_hash(std::span<const std::uint32_t> tokens, std::span<const std::uint64_t> media,
                                std::uint64_t seed);
 
+inline constexpr std::uint64_t kChainSeed = 1337;
+
 // Sequence hash of the block with local hash `local` behind the prefix `parent`. A first block has no parent:
 // its sequence hash is its local hash.
-std::uint64_t chain_hash(std::uint64_t parent, std::uint64_t local);
+std::uint64_t chain_hash(std::uint64_t parent, std::uint64_t local, std::uint64_t seed = kChainSeed);
 
 // Both kinds for all complete blocks. Reuses the vectors' capacity.
 void hash_request(std::span<const std::uint32_t> tokens, std::uint32_t block_size, const HashOptions& options,

@@ -63,7 +63,8 @@ class BlockIndex::Impl {
  public:
   explicit Impl(const BlockIndexOptions& options)
       : options_(options),
-        store_({options.shards, options.max_blocks, options.max_engine_hashes, options.max_holder_set_bytes}),
+        store_({options.shards, options.max_blocks, options.max_engine_hashes, options.max_holder_set_bytes,
+                options.keeps_engine_hashes, options.expected_blocks}),
         ranks_(store_.epochs()) {}
 
   RankRegistry& ranks() { return ranks_; }
@@ -97,6 +98,15 @@ class BlockIndex::Impl {
   bool predict(WorkerRank rank, std::span<const std::uint64_t> sequence_hashes, SteadyTime now);
   void maintain(SteadyTime now);
   void match_prefix(std::span<const std::uint64_t> hashes, SteadyTime now, OverlapScores& out) const;
+  bool engine_hashes(std::span<const std::uint64_t> sequence_hashes, std::vector<std::uint64_t>& out) const {
+    out.clear();
+    for (const std::uint64_t hash : sequence_hashes) {
+      const auto engine = store_.engine_hash_of(store_.block_key(hash));
+      if (!engine) return false;
+      out.push_back(*engine);
+    }
+    return true;
+  }
   BlockIndexStats stats() const;
 
  private:
@@ -408,6 +418,11 @@ void BlockIndex::maintain(SteadyTime now) {
 void BlockIndex::match_prefix(std::span<const std::uint64_t> sequence_hashes, SteadyTime now,
                               OverlapScores& out) const {
   impl_->match_prefix(sequence_hashes, now, out);
+}
+
+bool BlockIndex::engine_hashes(std::span<const std::uint64_t> sequence_hashes,
+                               std::vector<std::uint64_t>& out) const {
+  return impl_->engine_hashes(sequence_hashes, out);
 }
 
 BlockIndexStats BlockIndex::stats() const {

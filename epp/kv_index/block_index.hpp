@@ -27,9 +27,14 @@ struct BlockIndexOptions {
   // Life of a predicted block. It lives at least this long and at most a quarter longer. 0: predictions are
   // not kept.
   std::chrono::milliseconds predicted_ttl = std::chrono::seconds{120};
+  // Room for so many from the start, so that no table has to grow: known, for instance, as the sum of the
+  // workers' total_kv_blocks. 0: grows as it fills.
+  std::size_t expected_blocks = 0;
   // Power of two. More shards: shorter waits between writers, shorter pauses of one writer when a table
   // grows.
   std::size_t shards = 16;
+  // Also block -> engine hash, for engine_hashes(). About as much memory again as the engine hashes.
+  bool keeps_engine_hashes = false;
 };
 
 // Consecutive blocks as an engine announces them. Views: valid during the call.
@@ -113,6 +118,10 @@ class BlockIndex {
 
   // Scores every rank that holds a prefix of the request. See hash_request.
   void match_prefix(std::span<const std::uint64_t> sequence_hashes, SteadyTime now, OverlapScores& out) const;
+
+  // The engines' own hashes of these blocks, in their order; replaces `out`. False, and `out` useless, when
+  // one is not known, or engines disagree about it. Needs keeps_engine_hashes.
+  bool engine_hashes(std::span<const std::uint64_t> sequence_hashes, std::vector<std::uint64_t>& out) const;
 
   BlockIndexStats stats() const;
 

@@ -7,13 +7,13 @@
 namespace handoff::epp {
 
 namespace {
-constexpr std::size_t kFirstBuckets = 4;
-// Full at 7/8; after growing by an eighth at least, or a clean-up of tombstones, about 3/4.
+// Full at 7/8, 5/8 after growing: each block is copied three or four times while a table grows to its size.
+// More often, and the copies cost more than all else.
 constexpr std::size_t max_used(std::size_t slots) {
   return slots - slots / 8;
 }
 constexpr std::size_t slots_for(std::size_t live) {
-  return live + live / 3 + 8;
+  return live + live * 3 / 5 + 8;
 }
 }  // namespace
 
@@ -28,16 +28,13 @@ BlockShard::~BlockShard() {
   delete table_.load();
 }
 
-void BlockShard::open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_blocks) {
+void BlockShard::open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_blocks, std::size_t first_slots) {
   epochs_ = &epochs;
   pool_ = &pool;
   max_blocks_ = std::max<std::size_t>(max_blocks, 1);
-  table_.store(new Table(kFirstBuckets));
-  table_bytes_.store(kFirstBuckets * sizeof(Bucket));
-}
-
-void BlockShard::prefetch(BlockKey key) const {
-  __builtin_prefetch(&table_.load(std::memory_order_acquire)->home(key));
+  first_buckets_ = std::max<std::size_t>((first_slots + kBucketSlots - 1) / kBucketSlots, 1);
+  table_.store(new Table(first_buckets_));
+  table_bytes_.store(first_buckets_ * sizeof(Bucket));
 }
 
 std::uint64_t BlockShard::find_bits(BlockKey key, bool mark) const {
@@ -101,7 +98,7 @@ void BlockShard::replace(Slot& slot, HolderRef holders) {
   pool_->release(before);
 }
 
-void BlockShard::place(Table& table, BlockKey key, std::uint64_t bits) {
+void BlockShard::put(Table& table, BlockKey key, std::uint64_t bits) {
   for (Bucket* bucket = &table.home(key);; bucket = table.next(bucket)) {
     for (Slot& slot : bucket->slots) {
       if (slot.bits.load(std::memory_order_relaxed) != 0) continue;
@@ -118,7 +115,7 @@ void BlockShard::rebuild(std::size_t buckets) {
   for (std::size_t b = 0; b < old->buckets; ++b) {
     for (const Slot& slot : old->data[b].slots) {
       const std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
-      if (is_live(bits)) place(*table, slot.key.load(std::memory_order_relaxed), bits);
+      if (is_live(bits)) put(*table, slot.key.load(std::memory_order_relaxed), bits);
     }
   }
   used_ = blocks();
@@ -135,13 +132,13 @@ void BlockShard::make_room() {
   if (used_ < max_used(slots)) return;
   // Grows, shrinks, or stays as it is and loses its tombstones, as the number of blocks asks for.
   const std::size_t want = (slots_for(blocks()) + kBucketSlots - 1) / kBucketSlots;
-  rebuild(std::max(want, kFirstBuckets));
+  rebuild(std::max(want, first_buckets_));
 }
 
 void BlockShard::shrink_if_sparse() {
   const std::size_t buckets = table_.load(std::memory_order_relaxed)->buckets;
-  if (buckets > kFirstBuckets && blocks() < buckets * kBucketSlots / 4) {
-    rebuild(std::max(slots_for(blocks()) / kBucketSlots, kFirstBuckets));
+  if (buckets > first_buckets_ && blocks() < buckets * kBucketSlots / 4) {
+    rebuild(std::max(slots_for(blocks()) / kBucketSlots, first_buckets_));
   }
 }
 
@@ -163,26 +160,44 @@ void BlockShard::evict_one() {
   }
 }
 
-bool BlockShard::insert(BlockKey key, HolderRef holders) {
+BlockShard::Place BlockShard::place_of(BlockKey key) {
+  const Table& table = *table_.load(std::memory_order_relaxed);
+  Bucket* bucket = &table.home(key);
+  Slot* free = nullptr;
+  for (std::size_t visited = 0; visited < table.buckets; ++visited, bucket = table.next(bucket)) {
+    std::uint64_t bits = 0;
+    for (Slot& slot : bucket->slots) {
+      bits = slot.bits.load(std::memory_order_relaxed);
+      if (!is_live(bits)) {
+        if (free == nullptr) free = &slot;
+      } else if (slot.key.load(std::memory_order_relaxed) == key) {
+        return {&slot, true};
+      }
+    }
+    if (bits == 0) break;  // of the last slot
+  }
+  return {free, false};
+}
+
+bool BlockShard::insert(Place place, BlockKey key, HolderRef holders) {
   bool evicted = false;
   if (blocks() >= max_blocks_ - max_blocks_ / 8) pressure_.store(true, std::memory_order_relaxed);
   if (blocks() >= max_blocks_) {
     evict_one();
     evicted = true;
   }
-  make_room();
-  const Table& table = *table_.load(std::memory_order_relaxed);
-  for (Bucket* bucket = &table.home(key);; bucket = table.next(bucket)) {
-    for (Slot& slot : bucket->slots) {
-      const std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
-      if (is_live(bits)) continue;
-      if (bits == 0) ++used_;
-      slot.key.store(key, std::memory_order_relaxed);
-      slot.bits.store(holders.bits(), std::memory_order_release);
-      set_blocks(blocks() + 1);
-      return evicted;
-    }
+  if (used_ >= max_used(table_.load(std::memory_order_relaxed)->buckets * kBucketSlots)) {
+    make_room();
+    place = place_of(key);
+  } else if (evicted) {
+    place = place_of(key);
   }
+  Slot& slot = *place.slot;
+  if (slot.bits.load(std::memory_order_relaxed) == 0) ++used_;
+  slot.key.store(key, std::memory_order_relaxed);
+  slot.bits.store(holders.bits(), std::memory_order_release);
+  set_blocks(blocks() + 1);
+  return evicted;
 }
 
 }  // namespace handoff::epp

@@ -35,7 +35,8 @@ class BlockShard {
   ~BlockShard();
 
   // Before first use; not thread-safe.
-  void open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_blocks);
+  // `first_slots`: the table's size to begin with, and the least it shrinks to.
+  void open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_blocks, std::size_t first_slots);
 
   std::mutex& mutex() { return mutex_; }
 
@@ -53,8 +54,14 @@ class BlockShard {
   static HolderRef holders(const Slot& slot) { return holders_of(slot.bits.load(std::memory_order_relaxed)); }
   // Takes over the caller's reference and gives the old one back. Empty holders remove the block.
   void replace(Slot& slot, HolderRef holders);
-  // `key` must not be there. Takes over the reference. May evict another block; true if it did.
-  bool insert(BlockKey key, HolderRef holders);
+  // Where the block is (`found`), or where it would go: for insert() with nothing in between.
+  struct Place {
+    Slot* slot;
+    bool found;
+  };
+  Place place_of(BlockKey key);
+  // `place` says that `key` is not there. Takes over the reference. May evict another block; true if it did.
+  bool insert(Place place, BlockKey key, HolderRef holders);
   void shrink_if_sparse();
 
   // Calls edit(HolderRef) -> HolderRef (a new reference, or the same bits for "leave it") for up to `budget`
@@ -88,13 +95,14 @@ class BlockShard {
   void rebuild(std::size_t buckets);
   void make_room();
   void evict_one();
-  static void place(Table& table, BlockKey key, std::uint64_t bits);
+  static void put(Table& table, BlockKey key, std::uint64_t bits);
 
   std::atomic<Table*> table_{nullptr};
   std::atomic<bool> pressure_{false};
   ReadEpochs* epochs_ = nullptr;
   HolderPool* pool_ = nullptr;
   std::size_t max_blocks_ = 0;
+  std::size_t first_buckets_ = 1;
   std::size_t used_ = 0;  // live and tombstones
   std::size_t hand_ = 0;  // of the eviction clock, a slot
   std::uint64_t generation_ = 0;
@@ -114,6 +122,10 @@ struct BlockShard::Table {
   Bucket& home(BlockKey key) const { return data[(key & 0xFFFFFFFFU) * buckets >> 32]; }
   Bucket* next(Bucket* bucket) const { return ++bucket == data + buckets ? data : bucket; }
 };
+
+inline void BlockShard::prefetch(BlockKey key) const {
+  __builtin_prefetch(&table_.load(std::memory_order_acquire)->home(key));
+}
 
 template <typename Edit>
 std::optional<std::size_t> BlockShard::edit_range(std::size_t from, std::size_t budget, Edit&& edit) {

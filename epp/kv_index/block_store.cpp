@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <random>
 
 namespace handoff::epp {
@@ -11,6 +12,9 @@ namespace {
 constexpr std::size_t kAhead = 16;  // blocks whose memory is asked for before it is needed
 constexpr std::size_t kScrubChunk = 1024;
 constexpr std::size_t kFewHints = 1024;
+// Of tables that were made for what was expected. Buckets bear more than entries in order.
+constexpr double kBlockLoad = 0.8;
+constexpr double kEngineLoad = 0.62;
 
 std::uint64_t inverse(std::uint64_t odd) {
   std::uint64_t x = odd;  // right in three bits; each step doubles them
@@ -20,6 +24,18 @@ std::uint64_t inverse(std::uint64_t odd) {
 
 std::size_t shard_count(std::size_t wanted) {
   return std::bit_ceil(std::clamp<std::size_t>(wanted, 1, 4096));
+}
+
+// Tables that grow by the same factor from different sizes don't all grow at the same time.
+std::size_t first_slots(std::size_t shard, const BlockStore::Limits& limits, double load) {
+  constexpr std::size_t kLeast = 64;
+  constexpr double kGrowth = 1.4;
+  if (limits.expected_blocks == 0) {
+    const double share = static_cast<double>(shard) / static_cast<double>(limits.shards);
+    return static_cast<std::size_t>(std::pow(kGrowth, share) * kLeast);
+  }
+  const double expected = static_cast<double>(limits.expected_blocks) / static_cast<double>(limits.shards);
+  return std::max<std::size_t>(static_cast<std::size_t>(expected / load), kLeast);
 }
 
 unsigned shift_for(std::size_t shards) {
@@ -52,15 +68,22 @@ HashScrambler::HashScrambler() {
 }
 
 BlockStore::BlockStore(const Limits& limits)
-    : limits_{shard_count(limits.shards), limits.max_blocks, limits.max_engine_hashes,
-              limits.max_holder_set_bytes},
+    : limits_{shard_count(limits.shards), limits.max_blocks,
+              limits.max_engine_hashes,   limits.max_holder_set_bytes,
+              limits.keeps_engine_hashes, std::min(limits.expected_blocks, limits.max_blocks)},
+      engine_hashes_per_shard_(std::max<std::size_t>(limits_.max_engine_hashes / limits_.shards, 1)),
       shift_(shift_for(limits_.shards)),
       pool_(epochs_, limits.max_holder_set_bytes),
       block_shards_(new BlockShard[limits_.shards]),
       engine_shards_(new EngineHashShard[limits_.shards]),
+      reverse_shards_(limits.keeps_engine_hashes ? new EngineHashShard[limits_.shards] : nullptr),
       purged_at_(new std::atomic<std::uint64_t>[limits_.shards]()) {
   for (std::size_t i = 0; i < limits_.shards; ++i) {
-    block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards);
+    block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards,
+                          first_slots(i, limits_, kBlockLoad));
+    const std::size_t engine_slots = first_slots(i, limits_, kEngineLoad);
+    engine_shards_[i].open(engine_slots);
+    if (reverse_shards_ != nullptr) reverse_shards_[i].open(engine_slots);
   }
 }
 
@@ -79,8 +102,10 @@ std::optional<HolderRef> BlockStore::with(HolderRef holders, Ordinal ordinal, Tr
 
 template <typename Shard, typename Work>
 void BlockStore::by_shard(Shard* shards, std::span<const std::uint64_t> keys, Work&& work) const {
-  thread_local std::vector<std::uint32_t> order;
-  thread_local std::vector<std::uint32_t> ends;
+  thread_local std::vector<std::uint32_t> order_memory;
+  thread_local std::vector<std::uint32_t> ends_memory;
+  std::vector<std::uint32_t>& order = order_memory;
+  std::vector<std::uint32_t>& ends = ends_memory;
   order.resize(keys.size());
   ends.assign(limits_.shards + 1, 0);
   for (const std::uint64_t key : keys) ++ends[shard_of(key) + 1];
@@ -108,12 +133,13 @@ std::size_t BlockStore::add_holder(std::span<const BlockKey> keys, Ordinal ordin
   std::uint64_t evicted = 0;
   by_shard(block_shards_.get(), keys, [&](std::size_t number, std::size_t i) {
     BlockShard& shard = block_shards_[number];
-    BlockShard::Slot* slot = shard.locate(keys[i]);
-    if (slot == nullptr) {
-      if (shard.insert(keys[i], HolderRef::of(ordinal))) ++evicted;
+    const BlockShard::Place place = shard.place_of(keys[i]);
+    if (!place.found) {
+      if (shard.insert(place, keys[i], HolderRef::of(ordinal))) ++evicted;
       ++added;
       return;
     }
+    BlockShard::Slot* const slot = place.slot;
     if (existed != nullptr) (*existed)[i] = 1;
     const HolderRef holders = BlockShard::holders(*slot);
     if (holders.contains(ordinal)) return;
@@ -148,7 +174,7 @@ void BlockStore::link(std::span<const EngineKey> engines, std::span<const BlockK
   refused.clear();
   by_shard(engine_shards_.get(), engines.first(blocks.size()), [&](std::size_t number, std::size_t i) {
     EngineHashShard& shard = engine_shards_[number];
-    if (shard.full() || shard.size() >= limits_.max_engine_hashes / limits_.shards) make_room(shard, pin);
+    if (shard.full() || shard.size() >= engine_hashes_per_shard_) make_room(shard, pin);
     const auto result = shard.add(engines[i], blocks[i]);
     if (result == EngineHashShard::Added::too_many) {
       refused.push_back(static_cast<std::uint32_t>(i));
@@ -156,6 +182,42 @@ void BlockStore::link(std::span<const EngineKey> engines, std::span<const BlockK
       orphan_hints_.fetch_add(1, std::memory_order_relaxed);
     }
   });
+  if (reverse_shards_ != nullptr) link_back(engines, blocks);
+}
+
+void BlockStore::link_back(std::span<const EngineKey> engines, std::span<const BlockKey> blocks) {
+  const std::size_t limit = engine_hashes_per_shard_;
+  by_shard(reverse_shards_.get(), blocks, [&](std::size_t number, std::size_t i) {
+    EngineHashShard& shard = reverse_shards_[number];
+    while (shard.size() >= limit) {
+      const EngineHashShard::Entry victim = shard.next_victim();
+      shard.erase(victim.engine, victim.block);
+    }
+    shard.add(blocks[i], engines[i]);
+  });
+}
+
+void BlockStore::purge_reverse(EngineHashShard& shard, const Pin& pin) {
+  shard.purge([&](BlockKey block, EngineKey) { return !find(block, pin).empty(); });
+}
+
+std::optional<std::uint64_t> BlockStore::engine_hash_of(BlockKey block) const {
+  if (reverse_shards_ == nullptr) return std::nullopt;
+  EngineHashShard::Found found;
+  {
+    EngineHashShard& shard = reverse_shards_[shard_of(block)];
+    const std::lock_guard lock(shard.mutex());
+    found = shard.find(block);
+  }
+  std::optional<EngineKey> one;
+  for (std::size_t i = 0; i < found.count; ++i) {
+    const auto back = find_engine_hash(found.blocks[i]);
+    if (std::find(back.blocks, back.blocks + back.count, block) == back.blocks + back.count) continue;
+    if (one) return std::nullopt;
+    one = found.blocks[i];
+  }
+  if (!one) return std::nullopt;
+  return scrambler_.restore(*one);
 }
 
 void BlockStore::unlink_if_gone(EngineKey engine, BlockKey block, const Pin& pin) {
@@ -163,11 +225,16 @@ void BlockStore::unlink_if_gone(EngineKey engine, BlockKey block, const Pin& pin
   const std::lock_guard lock(shard.mutex());
   // Whoever stores the block again links it after that, so with our lock we either see it or run before its
   // link.
-  if (find(block, pin).empty()) shard.erase(engine, block);
+  if (!find(block, pin).empty()) return;
+  shard.erase(engine, block);
+  if (reverse_shards_ == nullptr) return;
+  EngineHashShard& reverse = reverse_shards_[shard_of(block)];
+  const std::lock_guard reverse_lock(reverse.mutex());
+  reverse.erase(block, engine);
 }
 
 void BlockStore::make_room(EngineHashShard& shard, const Pin& pin) {
-  const std::size_t limit = std::max<std::size_t>(limits_.max_engine_hashes / limits_.shards, 1);
+  const std::size_t limit = engine_hashes_per_shard_;
   const auto index = static_cast<std::size_t>(&shard - engine_shards_.get());
   const std::uint64_t hints =
       orphan_hints_.load(std::memory_order_relaxed) - purged_at_[index].load(std::memory_order_relaxed);
@@ -189,7 +256,7 @@ void BlockStore::make_room(EngineHashShard& shard, const Pin& pin) {
 void BlockStore::purge(EngineHashShard& shard, const Pin& pin) {
   const auto index = static_cast<std::size_t>(&shard - engine_shards_.get());
   purged_at_[index].store(orphan_hints_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  shard.purge([&](BlockKey block) { return !find(block, pin).empty(); });
+  shard.purge([&](EngineKey, BlockKey block) { return !find(block, pin).empty(); });
 }
 
 void BlockStore::scrub(std::size_t budget, bool wait,
@@ -255,8 +322,13 @@ void BlockStore::tidy() {
     }
     const std::uint64_t fresh = hints - purged_at_[i].load(std::memory_order_relaxed);
     if (fresh < kFewHints || fresh / limits_.shards < engine_shards_[i].size() / 8) continue;
-    const std::lock_guard lock(engine_shards_[i].mutex());
-    purge(engine_shards_[i], pin);
+    {
+      const std::lock_guard lock(engine_shards_[i].mutex());
+      purge(engine_shards_[i], pin);
+    }
+    if (reverse_shards_ == nullptr) continue;
+    const std::lock_guard lock(reverse_shards_[i].mutex());
+    purge_reverse(reverse_shards_[i], pin);
   }
 }
 
@@ -266,6 +338,7 @@ BlockStore::Sizes BlockStore::sizes() const {
     sizes.blocks += block_shards_[i].blocks();
     sizes.engine_hashes += engine_shards_[i].size();
     sizes.table_bytes += block_shards_[i].table_bytes() + engine_shards_[i].table_bytes();
+    if (reverse_shards_ != nullptr) sizes.table_bytes += reverse_shards_[i].table_bytes();
   }
   sizes.holder_sets = pool_.sets();
   sizes.holder_set_bytes = pool_.bytes();

@@ -44,8 +44,8 @@ class HashScrambler {
 // The tables of a BlockIndex: block -> holders, and engine hash -> block. Knows ordinals, not ranks. Owned by
 // the index.
 //
-// Threads: any. Lock order: scrub, engine shard, block shard, holder pool, epochs; never two shards of a
-// kind. Methods that take a Pin walk without locks.
+// Threads: any. Lock order: scrub, engine shard, reverse shard, block shard, holder pool, epochs; never two
+// shards of a kind. Methods that take a Pin walk without locks.
 class BlockStore {
  public:
   struct Limits {
@@ -53,6 +53,8 @@ class BlockStore {
     std::size_t max_blocks;
     std::size_t max_engine_hashes;
     std::size_t max_holder_set_bytes;
+    bool keeps_engine_hashes;
+    std::size_t expected_blocks;
   };
   using Pin = ReadEpochs::Pin;
 
@@ -70,6 +72,8 @@ class BlockStore {
   HolderRef find(BlockKey key, const Pin&) const { return block_shard(key).find(key); }
   HolderRef find_and_mark(BlockKey key, const Pin&) const { return block_shard(key).find_and_mark(key); }
   EngineHashShard::Found find_engine_hash(EngineKey key) const;
+  // The one engine hash that leads to the block; nullopt when there is none, or several.
+  std::optional<std::uint64_t> engine_hash_of(BlockKey block) const;
 
   // --- writing ---
   // Adds the ordinal to all these blocks; how many did not have it. `existed`, when given, gets a 1 for each
@@ -121,17 +125,23 @@ class BlockStore {
   EngineHashShard& engine_shard(EngineKey key) const { return engine_shards_[shard_of(key)]; }
   std::optional<HolderRef> with(HolderRef holders, Ordinal ordinal, Transition& last);
   void make_room(EngineHashShard& shard, const Pin& pin);
+  void link_back(std::span<const EngineKey> engines, std::span<const BlockKey> blocks);
+  void purge_reverse(EngineHashShard& shard, const Pin& pin);
   void purge(EngineHashShard& shard, const Pin& pin);
   bool scrub_shard(std::size_t& budget, const Pin& pin);
   HolderRef scrubbed(HolderRef holders, Transition& last);
 
   const Limits limits_;
+  const std::size_t engine_hashes_per_shard_;
   const unsigned shift_;
   const HashScrambler scrambler_;
   ReadEpochs epochs_;
   HolderPool pool_;
   std::unique_ptr<BlockShard[]> block_shards_;
   std::unique_ptr<EngineHashShard[]> engine_shards_;
+  // The other way round, block -> engine hashes, when asked for: keys and values have changed places. What it
+  // says is believed only while engine_shards_ agrees, so it may be late in forgetting.
+  std::unique_ptr<EngineHashShard[]> reverse_shards_;
   std::unique_ptr<std::atomic<std::uint64_t>[]>
       purged_at_;  // value of orphan_hints_ at the shard's last purge
 

@@ -10,10 +10,9 @@ namespace {
 constexpr std::size_t kSpillSlots = 64;
 }  // namespace
 
-void EngineHashShard::prefetch(EngineKey engine) const {
-  const Entry* data = data_.load(std::memory_order_relaxed);
-  const std::size_t slots = data_slots_.load(std::memory_order_relaxed);
-  if (data != nullptr) __builtin_prefetch(data + ((engine & 0xFFFFFFFFU) * slots >> 32));
+void EngineHashShard::open(std::size_t first_slots) {
+  first_slots_ = std::max<std::size_t>(first_slots, 16);
+  adopt({}, first_slots_);
 }
 
 EngineHashShard::Found EngineHashShard::find(EngineKey engine) const {
@@ -29,7 +28,7 @@ EngineHashShard::Found EngineHashShard::find(EngineKey engine) const {
 }
 
 bool EngineHashShard::full() const {
-  return size() >= slots_ - slots_ / 10;
+  return size() >= slots_ - slots_ / 5;
 }
 
 EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey block) {
@@ -48,7 +47,7 @@ EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey block) {
   std::move_backward(entries_ + at, entries_ + free, entries_ + free + 1);
   entries_[at] = {engine, block};
   set_size(size() + 1);
-  if (free + 2 >= capacity_) resize(slots_for(size()) + kFirstSlots);
+  if (free + 2 >= capacity_) resize(slots_for(size()) + kSpillSlots);
   return Added::added;
 }
 
@@ -68,7 +67,7 @@ bool EngineHashShard::erase(EngineKey engine, BlockKey block) {
   }
   entries_[at] = Entry{};
   set_size(size() - 1);
-  if (slots_ > 4 * kFirstSlots && size() < slots_ / 4) resize(slots_for(size()));
+  if (slots_ > first_slots_ && slots_ > kSpillSlots && size() < slots_ / 4) resize(slots_for(size()));
   return true;
 }
 

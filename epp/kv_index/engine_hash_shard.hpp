@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -42,16 +43,24 @@ class EngineHashShard {
   EngineHashShard(const EngineHashShard&) = delete;
   EngineHashShard& operator=(const EngineHashShard&) = delete;
 
+  // Before first use; not thread-safe. The table's size to begin with, and the least it shrinks to.
+  void open(std::size_t first_slots);
+
   std::mutex& mutex() { return mutex_; }
 
-  void prefetch(EngineKey engine) const;
+  void prefetch(EngineKey engine) const {
+    const Entry* data = data_.load(std::memory_order_relaxed);
+    const std::size_t slots = data_slots_.load(std::memory_order_relaxed);
+    if (data != nullptr) __builtin_prefetch(data + ((engine & 0xFFFFFFFFU) * slots >> 32));
+  }
   Found find(EngineKey engine) const;
   // Grows when full(); a caller that knows of entries to drop purges first.
   Added add(EngineKey engine, BlockKey block);
   bool full() const;
   bool erase(EngineKey engine, BlockKey block);
 
-  // Drops entries whose block is gone: keep(block) tells. Also gives memory back when much was dropped.
+  // Drops entries whose block is gone: keep(engine, block) tells. Also gives memory back when much was
+  // dropped.
   template <typename Keep>
   void purge(Keep&& keep);
 
@@ -62,10 +71,9 @@ class EngineHashShard {
   std::size_t table_bytes() const { return table_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr std::size_t kFirstSlots = 16;
-  // Full at 4/5, about 7/10 after growing. Fuller, and making room for an entry costs more than the memory is
-  // worth.
-  static constexpr std::size_t slots_for(std::size_t size) { return size + size * 3 / 7 + kFirstSlots; }
+  // Full at 4/5, 3/5 after growing. Fuller, and making room for an entry (or growing again) costs more than
+  // the memory is worth.
+  std::size_t slots_for(std::size_t size) const { return std::max(first_slots_, size + size * 2 / 3 + 8); }
 
   static bool is_free(const Entry& entry) { return entry.block == 0; }
   std::span<Entry> entries() const { return {entries_, capacity_}; }
@@ -87,6 +95,7 @@ class EngineHashShard {
   std::atomic<const Entry*> data_{nullptr};
   std::atomic<std::size_t> data_slots_{0};
   std::size_t slots_ = 0;
+  std::size_t first_slots_ = 16;
   std::size_t hand_ = 0;
   std::atomic<std::size_t> size_{0};
   std::atomic<std::size_t> table_bytes_{0};
@@ -98,7 +107,7 @@ void EngineHashShard::purge(Keep&& keep) {
   std::vector<Entry> kept;
   kept.reserve(size());
   for (const Entry& entry : entries()) {
-    if (!is_free(entry) && keep(entry.block)) kept.push_back(entry);
+    if (!is_free(entry) && keep(entry.engine, entry.block)) kept.push_back(entry);
   }
   adopt(kept, slots_for(kept.size()));
 }

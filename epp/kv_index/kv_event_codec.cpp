@@ -221,7 +221,13 @@ class BatchDecoder {
   // the first number is the group and the second the window, a text is a locality or a kind.
   bool decode_tail(KvEvent& event, std::size_t count) {
     constexpr std::size_t kFixed = 4;
-    if (count >= kFixed) {
+    // Only the older ones have media infos, and have them first.
+    const bool has_media = count > 0 && in_.peek() == Kind::array;
+    if (has_media) {
+      --count;
+      if (event.kind == KvEventKind::stored ? !decode_media_infos(event) : !in_.skip()) return false;
+    }
+    if (count >= kFixed && !has_media) {
       return decode_group(event) && decode_text(event.attention_kind) && in_.skip() &&
              decode_text(event.locality) && skip(count - kFixed);
     }
@@ -276,10 +282,11 @@ class BatchDecoder {
     std::size_t count = 0;
     if (!in_.read_array(count) || count > kMaxKvHashes - batch_.hashes.size()) return false;
     event.hashes.count = static_cast<std::uint32_t>(count);
-    for (; count > 0; --count) {
-      std::uint64_t hash = 0;
-      if (!decode_hash(hash)) return false;
-      batch_.hashes.push_back(hash);
+    std::size_t at = batch_.hashes.size();
+    batch_.hashes.resize(at + count);
+    while (at < batch_.hashes.size()) {
+      at += in_.take_large_numbers(std::span(batch_.hashes).subspan(at));
+      if (at < batch_.hashes.size() && !decode_hash(batch_.hashes[at++])) return false;
     }
     return true;
   }
@@ -293,7 +300,6 @@ class BatchDecoder {
   }
 
   bool decode_token(KvEvent& event, std::uint32_t& token) {
-    if (in_.take_small_number(token)) return true;
     if (in_.peek() != Kind::integer) {
       event.tokens_unusable = true;
       return in_.skip();
@@ -315,13 +321,20 @@ class BatchDecoder {
     // resize() and not reserve(): it grows by a factor, so many small events in one batch stay linear.
     std::size_t at = batch_.tokens.size();
     batch_.tokens.resize(at + count + (event.tokens_are_pairs ? 1 : 0));
-    for (std::size_t i = 0; i < count; ++i) {
-      std::size_t pair = 0;
-      if (event.tokens_are_pairs && (!in_.read_array(pair) || pair != 2)) return false;
-      if (!decode_token(event, batch_.tokens[at++])) return false;
-      if (event.tokens_are_pairs && !decode_token(event, second)) return false;
+    const std::size_t end = at + count;
+    if (event.tokens_are_pairs) {
+      for (; at < end; ++at) {
+        std::size_t pair = 0;
+        if (!in_.read_array(pair) || pair != 2) return false;
+        if (!decode_token(event, batch_.tokens[at]) || !decode_token(event, second)) return false;
+      }
+      batch_.tokens[end] = second;
+    } else {
+      while (at < end) {
+        at += in_.take_small_numbers(std::span(batch_.tokens).subspan(at, end - at));
+        if (at < end && !decode_token(event, batch_.tokens[at++])) return false;
+      }
     }
-    if (event.tokens_are_pairs) batch_.tokens[at] = second;
     event.tokens.count = static_cast<std::uint32_t>(batch_.tokens.size() - event.tokens.begin);
     return true;
   }

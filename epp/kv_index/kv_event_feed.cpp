@@ -136,8 +136,8 @@ void KvEventFeed::Impl::ask_for_replay(std::uint64_t from, SteadyTime now) {
   try {
     replay_.emplace(context_, zmq::socket_type::dealer);
     set_common_options(*replay_);
-    replay_->set(zmq::sockopt::rcvhwm,
-                 0);  // a replay is bounded by the publisher's buffer; dropping some would be a gap
+    // Far above any engine's buffer, so that an honest replay is never cut; a hostile one is held up.
+    replay_->set(zmq::sockopt::rcvhwm, options_.receive_high_water_mark);
     replay_->connect(options_.replay_endpoint);
     const auto start = big_endian(from);
     replay_->send(zmq::message_t(), zmq::send_flags::sndmore);

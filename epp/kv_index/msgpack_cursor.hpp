@@ -36,28 +36,50 @@ class MsgpackCursor {
   bool read_map(std::size_t& count);
   bool skip();  // one value with all that is in it
 
-  // The next value if it is a number below 2^32 in its usual spelling; else false, and nothing is consumed.
-  // For the long lists of token ids, where a call per value would be most of the work.
-  bool take_small_number(std::uint32_t& value) {
-    if (failed_ || at_ == end_) return false;
-    const auto byte = [this](std::size_t i) { return std::to_integer<std::uint32_t>(at_[i]); };
-    const std::uint32_t head = byte(0);
-    if (head < 0x80) {
-      value = head;
-      at_ += 1;
-    } else if (head == 0xCD && remaining() >= 3) {
-      value = byte(1) << 8 | byte(2);
-      at_ += 3;
-    } else if (head == 0xCE && remaining() >= 5) {
-      value = byte(1) << 24 | byte(2) << 16 | byte(3) << 8 | byte(4);
-      at_ += 5;
-    } else if (head == 0xCC && remaining() >= 2) {
-      value = byte(1);
-      at_ += 2;
-    } else {
-      return false;
+  // The next values as long as they are numbers below 2^32 in their usual spelling; how many. May stop a few
+  // bytes before the end of the buffer, or anywhere else: what comes next is read in the usual way. For the
+  // long lists of token ids, where a call per value would be most of the work.
+  std::size_t take_small_numbers(std::span<std::uint32_t> out) {
+    constexpr std::ptrdiff_t kLongest = 5;
+    if (failed_) return 0;
+    const std::byte* at = at_;
+    const auto byte = [&at](std::size_t i) { return std::to_integer<std::uint32_t>(at[i]); };
+    std::size_t taken = 0;
+    for (; taken < out.size() && end_ - at >= kLongest; ++taken) {
+      const std::uint32_t head = byte(0);
+      if (head == 0xCD) {
+        out[taken] = byte(1) << 8 | byte(2);
+        at += 3;
+      } else if (head == 0xCE) {
+        out[taken] = byte(1) << 24 | byte(2) << 16 | byte(3) << 8 | byte(4);
+        at += 5;
+      } else if (head < 0x80) {
+        out[taken] = head;
+        at += 1;
+      } else if (head == 0xCC) {
+        out[taken] = byte(1);
+        at += 2;
+      } else {
+        break;
+      }
     }
-    return true;
+    at_ = at;
+    return taken;
+  }
+
+  // The same for unsigned numbers of 64 bits: block hashes.
+  std::size_t take_large_numbers(std::span<std::uint64_t> out) {
+    constexpr std::ptrdiff_t kBytes = 9;
+    if (failed_) return 0;
+    std::size_t taken = 0;
+    for (; taken < out.size() && end_ - at_ >= kBytes; ++taken) {
+      if (std::to_integer<std::uint32_t>(at_[0]) != 0xCF) break;
+      std::uint64_t value = 0;
+      for (std::size_t i = 1; i < kBytes; ++i) value = value << 8 | std::to_integer<std::uint64_t>(at_[i]);
+      out[taken] = value;
+      at_ += kBytes;
+    }
+    return taken;
   }
 
   bool fail() {

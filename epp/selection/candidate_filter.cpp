@@ -12,6 +12,8 @@ std::string_view to_string(Eligibility eligibility) {
       return "not_schedulable";
     case Eligibility::kNotAllowed:
       return "not_allowed";
+    case Eligibility::kAdapterMissing:
+      return "adapter_missing";
     case Eligibility::kTaintMissing:
       return "taint_missing";
     case Eligibility::kOverloaded:
@@ -44,6 +46,10 @@ Eligibility CandidateFilter::check(RankTable::Slot slot, const PreparedRequest& 
   if (allowed && !std::binary_search(allowed->begin(), allowed->end(), rank.rank.worker)) {
     return Eligibility::kNotAllowed;
   }
+  const auto& adapter = request.adapter_workers;
+  if (adapter && !std::binary_search(adapter->begin(), adapter->end(), rank.rank.worker)) {
+    return Eligibility::kAdapterMissing;
+  }
   if (!rank.schedulable) return Eligibility::kNotSchedulable;
   for (const auto& taint : request.request.constraints.required_taints) {
     if (!rank.worker->has_taint(taint)) return Eligibility::kTaintMissing;
@@ -55,8 +61,8 @@ void CandidateFilter::collect_eligible(const PreparedRequest& request, Candidate
   bool any_overloaded = false;
   const auto& slots = ranks_.slots();
   const SelectRequest& wanted = request.request;
-  const bool anywhere =
-      !wanted.allowed_workers && wanted.constraints.required_taints.empty() && !config_.overload.any();
+  const bool anywhere = !wanted.allowed_workers && !request.adapter_workers &&
+                        wanted.constraints.required_taints.empty() && !config_.overload.any();
   if (anywhere) {
     // The usual request: nothing to look at but the lifecycle.
     for (RankTable::Slot slot = 0; slot < slots.size(); ++slot) {

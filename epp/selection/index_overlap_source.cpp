@@ -22,16 +22,19 @@ std::optional<RankSlot> IndexOverlapSource::add_rank(WorkerRank rank, const Work
         spec.is_eagle, spec.data_parallel_start_rank,    spec.data_parallel_size};
   }
   const auto known = followed_.find(rank);
-  const bool changed =
-      known == followed_.end() ? wanted.has_value() : !wanted || known->second.subscription != *wanted;
+  const bool changed = known == followed_.end() ? wanted.has_value()
+                                                : !wanted || known->second.subscription != *wanted ||
+                                                      !known->second.problem.empty();
   if (changed) {
     stop_following(rank);
     // What another publisher (or our own guesses) said about this rank is no longer known to be true.
     index_.clear_rank(rank);
   }
   const auto slot = index_.add_rank(rank);
-  if (slot && changed && wanted) {
-    followed_.emplace(rank, Followed{*wanted, subscriptions_->subscribe(*wanted)});
+  if (changed && wanted) {
+    std::string problem =
+        slot ? subscriptions_->subscribe(*wanted) : "the index has no room for another rank";
+    followed_.emplace(rank, Followed{*wanted, std::move(problem)});
   }
   return slot;
 }
@@ -66,6 +69,24 @@ void IndexOverlapSource::maintain(SteadyTime now) {
   index_.maintain(now);
 }
 
+bool IndexOverlapSource::engine_hashes(std::span<const std::uint64_t> sequence_hashes,
+                                       std::vector<std::uint64_t>& out) const {
+  return index_.engine_hashes(sequence_hashes, out);
+}
+
+KvStatus IndexOverlapSource::status() const {
+  KvStatus status;
+  status.index = index_.stats();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, followed] : followed_) {
+    KvRankStatus& row = status.ranks.emplace_back();
+    row.rank = rank;
+    row.problem = followed.problem;
+    if (row.problem.empty()) subscriptions_->report(rank, row);
+  }
+  return status;
+}
+
 std::vector<std::string> IndexOverlapSource::problems() const {
   std::vector<std::string> lines;
   const std::lock_guard lock(mutex_);
@@ -80,6 +101,7 @@ std::vector<std::string> IndexOverlapSource::problems() const {
 OverlapSourceFactory index_overlap_sources(const SelectorConfig& config, BlockIndexOptions options,
                                            KvSubscriptionsFactory subscriptions) {
   options.predicted_ttl = config.router_ttl;
+  options.keeps_engine_hashes = config.kv_fetch_hints;
   return [options, use_kv_events = config.use_kv_events, subscriptions = std::move(subscriptions)](
              const PartitionKey&, std::uint32_t, bool) {
     return std::make_unique<IndexOverlapSource>(options, use_kv_events, subscriptions);

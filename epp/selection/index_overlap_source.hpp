@@ -30,6 +30,9 @@ class IndexOverlapSource final : public OverlapSource {
              std::vector<RankOverlap>& rows) override;
   void predict(WorkerRank rank, std::span<const std::uint64_t> sequence_hashes, SteadyTime now) override;
   void maintain(SteadyTime now) override;
+  bool engine_hashes(std::span<const std::uint64_t> sequence_hashes,
+                     std::vector<std::uint64_t>& out) const override;
+  KvStatus status() const override;
   std::vector<std::string> problems() const override;
 
   BlockIndex& index() { return index_; }

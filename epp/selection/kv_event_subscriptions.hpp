@@ -10,6 +10,7 @@
 namespace handoff::epp {
 
 class BlockIndex;
+struct KvRankStatus;
 
 // Where the events of one rank come from and how to read them.
 struct KvSubscription {
@@ -34,6 +35,8 @@ class KvEventSubscriptions {
   // Says what is wrong with the addresses; empty when the rank is followed.
   virtual std::string subscribe(const KvSubscription& subscription) = 0;
   virtual void unsubscribe(WorkerRank rank) = 0;
+  // Fills in the counters of a rank that is followed.
+  virtual void report(WorkerRank, KvRankStatus&) const {}
 };
 
 using KvSubscriptionsFactory = std::function<std::unique_ptr<KvEventSubscriptions>(BlockIndex&)>;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "epp/kv_index/kv_event_feed.hpp"
+#include "epp/selection/overlap_source.hpp"
 
 namespace handoff::epp {
 namespace {
@@ -34,6 +35,34 @@ class KvFeedSubscriptions final : public KvEventSubscriptions {
 
   void unsubscribe(WorkerRank rank) override {
     if (pool_) pool_->remove(rank);
+  }
+
+  void report(WorkerRank rank, KvRankStatus& out) const override {
+    const auto feed = pool_ ? pool_->find(rank) : nullptr;
+    if (feed == nullptr) return;
+    const KvStreamCounters& stream = feed->stream_counters();
+    out.is_complete = stream.is_complete;
+    out.next_sequence = stream.next_sequence;
+    out.batches = stream.batches;
+    out.gaps = stream.gaps;
+    out.missed_batches = stream.missed_batches;
+    out.lost_histories = stream.lost_histories;
+    out.replays = stream.replays;
+    out.failed_replays = stream.failed_replays;
+    out.replayed_batches = stream.replayed_batches;
+    out.reconnects = stream.reconnects;
+    out.restarts = stream.restarts;
+    out.contradictions = stream.contradictions;
+    const KvApplierCounters& applier = feed->applier_counters();
+    out.lag_seconds = applier.lag_seconds;
+    out.decode_errors = applier.decode_errors;
+    out.malformed_messages = feed->malformed_messages();
+    out.stored_events = applier.stored_events;
+    out.removed_events = applier.removed_events;
+    out.cleared_events = applier.cleared_events;
+    out.ignored_events = applier.ignored_groups + applier.ignored_localities + applier.unknown_events;
+    out.rejected_stores = applier.orphaned_stores + applier.rejected_stores + applier.wrong_block_sizes +
+                          applier.ambiguous_salts + applier.short_tokens + applier.unusable_tokens;
   }
 
  private:

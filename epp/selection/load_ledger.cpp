@@ -24,16 +24,17 @@ Booking& LoadLedger::book(const std::string& id, ActiveBlocks::Slot slot, const 
   booking.attempt = next_attempt_++;
   booking.slot = slot;
   booking.prefill_tokens = load.prefill_tokens;
+  booking.prefill_duration = load.prefill_duration;
   booking.unshared_blocks = load.unshared_blocks;
   booking.isl_tokens = load.isl_tokens;
   booking.block_size = load.block_size;
   booking.expected_output_tokens = load.expected_output_tokens;
   booking.tracks_blocks = load.tracks_blocks;
   booking.terminal = blocks_.acquire(slot, load.sequence_hashes);
-  if (booking.terminal == nullptr) booking.unshared_blocks += load.sequence_hashes.size();
+  if (booking.terminal == nullptr) booking.unshared_blocks += load.sequence_hashes.size() * stride_;
 
   if (slot >= totals_.size()) totals_.resize(slot + 1);
-  totals_[slot].prefill_tokens += booking.prefill_tokens;
+  if (booking.prefill_tokens > 0) append_prefill(totals_[slot], booking);
   totals_[slot].private_weight += private_weight(booking);
   ++totals_[slot].requests;
 
@@ -59,11 +60,43 @@ void LoadLedger::unlink(Booking& booking) {
   (booking.newer != nullptr ? booking.newer->older : newest_) = booking.older;
 }
 
+void LoadLedger::append_prefill(SlotTotals& totals, Booking& booking) {
+  totals.prefill_tokens += booking.prefill_tokens;
+  if (!booking.prefill_duration) ++totals.unmodelled;
+  booking.prefill_before = totals.last_prefill;
+  if (totals.last_prefill != nullptr) {
+    totals.last_prefill->prefill_after = &booking;
+  } else {
+    totals.first_prefill = &booking;
+    totals.anchored_at = now_;
+  }
+  totals.last_prefill = &booking;
+}
+
 bool LoadLedger::complete_prefill(Booking& booking) {
   if (booking.prefill_tokens == 0) return false;
-  totals_[booking.slot].prefill_tokens -= booking.prefill_tokens;
+  SlotTotals& totals = totals_[booking.slot];
+  totals.prefill_tokens -= booking.prefill_tokens;
   booking.prefill_tokens = 0;
+  if (!booking.prefill_duration) --totals.unmodelled;
+  if (booking.prefill_before != nullptr) {
+    booking.prefill_before->prefill_after = booking.prefill_after;
+  } else {
+    totals.first_prefill = booking.prefill_after;
+    totals.anchored_at = now_;
+  }
+  (booking.prefill_after != nullptr ? booking.prefill_after->prefill_before : totals.last_prefill) =
+      booking.prefill_before;
   return true;
+}
+
+std::uint64_t LoadLedger::modelled(const SlotTotals& totals) const {
+  const Booking& anchor = *totals.first_prefill;
+  const std::uint64_t most = totals.unmodelled == 0 ? totals.prefill_tokens : anchor.prefill_tokens;
+  if (anchor.prefill_duration->count() <= 0) return anchor.prefill_tokens;
+  const double share = std::chrono::duration<double>(now_ - totals.anchored_at) / *anchor.prefill_duration;
+  const double computed = std::floor(share * static_cast<double>(anchor.prefill_tokens));
+  return computed >= static_cast<double>(most) ? most : static_cast<std::uint64_t>(computed);
 }
 
 bool LoadLedger::report_output(Booking& booking, std::uint64_t output_tokens, bool track_blocks) {

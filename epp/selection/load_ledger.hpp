@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,7 +25,9 @@ struct TextHash {
 
 // What a booking puts on its rank.
 struct BookingLoad {
-  std::uint64_t prefill_tokens = 0;                // pending; 0 = none
+  std::uint64_t prefill_tokens = 0;  // pending; 0 = none
+  // How long the rank is expected to compute them; absent: not modelled.
+  std::optional<std::chrono::nanoseconds> prefill_duration = std::nullopt;
   std::span<const std::uint64_t> sequence_hashes;  // shared blocks; copied
   std::uint64_t unshared_blocks = 0;
   std::uint64_t isl_tokens = 0;
@@ -43,6 +47,7 @@ struct Booking {
   ActiveBlocks::Slot slot = 0;
   ActiveBlocks::Node* terminal = nullptr;
   std::uint64_t prefill_tokens = 0;
+  std::optional<std::chrono::nanoseconds> prefill_duration;
   std::uint64_t unshared_blocks = 0;
   std::uint64_t output_blocks = 0;
   std::uint64_t output_weight = 0;  // fixed point, like ActiveBlocks'
@@ -56,10 +61,17 @@ struct Booking {
   const std::string* id = nullptr;  // the key under which the ledger keeps it
   Booking* older = nullptr;
   Booking* newer = nullptr;
+  Booking* prefill_before = nullptr;  // the rank's pending prefills, in the order they came
+  Booking* prefill_after = nullptr;
 };
 
 // The live reservations of one partition and the load they add up to. All sums are integers (block weights
 // are fixed point), so that they are exactly zero when the last booking is gone.
+//
+// Prefill that is modelled melts away as time passes: the rank's oldest pending prefill is the anchor, and by
+// the share of its expected duration that has gone by since it became the oldest, its tokens count as done.
+// When all pending prefills of the rank are modelled, what the anchor is over its time is taken from the
+// others.
 //
 // Owner: Partition, under its lock.
 class LoadLedger {
@@ -70,7 +82,12 @@ class LoadLedger {
     std::uint32_t active_requests = 0;
   };
 
-  explicit LoadLedger(std::size_t max_tracked_blocks) : blocks_(max_tracked_blocks) {}
+  // With a stride each hash that is handed in stands for so many blocks.
+  explicit LoadLedger(std::size_t max_tracked_blocks, std::uint32_t stride = 1)
+      : stride_(stride), blocks_(max_tracked_blocks) {}
+
+  // The time that loads are told for, and that bookings and completions happen at. Never goes back.
+  void advance(SteadyTime now) { now_ = std::max(now_, now); }
 
   Booking* find(std::string_view id);
   // `id` must not be booked.
@@ -86,11 +103,13 @@ class LoadLedger {
   RankLoad load(ActiveBlocks::Slot slot) const {
     if (slot >= totals_.size()) return {};
     const SlotTotals& totals = totals_[slot];
-    const std::uint64_t weight = blocks_.weight(slot) + totals.private_weight;
+    const std::uint64_t weight = blocks_.weight(slot) * stride_ + totals.private_weight;
     constexpr std::uint64_t kHalf = ActiveBlocks::kWholeBlock / 2;
-    return {totals.prefill_tokens, (weight + kHalf) / ActiveBlocks::kWholeBlock, totals.requests};
+    return {totals.prefill_tokens - computed_tokens(totals), (weight + kHalf) / ActiveBlocks::kWholeBlock,
+            totals.requests};
   }
   const ActiveBlocks& blocks() const { return blocks_; }
+  std::uint32_t stride() const { return stride_; }
   std::size_t size() const { return bookings_.size(); }
 
   // Ids of all bookings on a slot; linear in all bookings.
@@ -106,11 +125,22 @@ class LoadLedger {
     std::uint64_t prefill_tokens = 0;
     std::uint64_t private_weight = 0;  // unshared and output blocks
     std::uint32_t requests = 0;
+    std::uint32_t unmodelled = 0;  // pending prefills without an expected duration
+    Booking* first_prefill = nullptr;
+    Booking* last_prefill = nullptr;
+    SteadyTime anchored_at{};  // since when first_prefill is the first
   };
 
+  std::uint64_t computed_tokens(const SlotTotals& totals) const {
+    return totals.first_prefill == nullptr || !totals.first_prefill->prefill_duration ? 0 : modelled(totals);
+  }
+  std::uint64_t modelled(const SlotTotals& totals) const;
+  void append_prefill(SlotTotals& totals, Booking& booking);
   std::uint64_t private_weight(const Booking& booking) const;
   void unlink(Booking& booking);
 
+  const std::uint32_t stride_;
+  SteadyTime now_{};
   ActiveBlocks blocks_;
   std::vector<SlotTotals> totals_;
   std::unordered_map<std::string, Booking, TextHash, std::equal_to<>> bookings_;

@@ -20,6 +20,40 @@ struct PartitionKey {
   auto operator<=>(const PartitionKey&) const = default;
 };
 
+// How the events of one rank fare. Counters since its subscription; see KvStreamCounters and
+// KvApplierCounters for what they count.
+struct KvRankStatus {
+  WorkerRank rank;
+  std::string problem;       // not empty: it can't be followed, and why
+  bool is_complete = false;  // everything since the publisher's first batch is in
+  double lag_seconds = 0.0;  // of the last batch: from the engine's time stamp to its application
+  std::uint64_t next_sequence = 0;
+  std::uint64_t batches = 0;
+  std::uint64_t gaps = 0;
+  std::uint64_t missed_batches = 0;
+  std::uint64_t lost_histories = 0;
+  std::uint64_t replays = 0;
+  std::uint64_t failed_replays = 0;
+  std::uint64_t replayed_batches = 0;
+  std::uint64_t reconnects = 0;
+  std::uint64_t restarts = 0;
+  std::uint64_t contradictions = 0;
+  std::uint64_t decode_errors = 0;
+  std::uint64_t malformed_messages = 0;
+  std::uint64_t stored_events = 0;
+  std::uint64_t removed_events = 0;
+  std::uint64_t cleared_events = 0;
+  std::uint64_t ignored_events = 0;   // other cache groups, other places, unknown kinds
+  std::uint64_t rejected_stores = 0;  // orphans, wrong block sizes, ambiguous salts, short tokens
+};
+
+// What a partition's KV view is made of, for metrics.
+struct KvStatus {
+  PartitionKey partition;
+  BlockIndexStats index;
+  std::vector<KvRankStatus> ranks;  // those that should be followed, by rank
+};
+
 // What a partition knows about the KV caches of its ranks. The real one is IndexOverlapSource (block index
 // plus event subscriptions); tests give their own. One per partition, owned by it.
 //
@@ -42,6 +76,14 @@ class OverlapSource {
   virtual void predict(WorkerRank rank, std::span<const std::uint64_t> sequence_hashes, SteadyTime now) = 0;
 
   virtual void maintain(SteadyTime now) = 0;
+
+  // The engines' own hashes of these blocks, for a KV-fetch hint; `out` is replaced. False when one is not
+  // known, or not known for sure.
+  virtual bool engine_hashes(std::span<const std::uint64_t>, std::vector<std::uint64_t>&) const {
+    return false;
+  }
+
+  virtual KvStatus status() const { return {}; }
 
   // Ranks that should be followed and cannot be, one line each. They are scheduled by load alone.
   virtual std::vector<std::string> problems() const { return {}; }

@@ -10,6 +10,7 @@ namespace {
 
 // Bookings looked at per lock hold when orphans are swept: a few microseconds.
 constexpr std::size_t kSweepChunk = 512;
+constexpr std::string_view kStoppingText = "the selection service is shutting down";
 
 // Ties break by what is stable about a rank: its declared routing id where it has one.
 std::uint64_t tie_key_of(const WorkerSpec& spec, DpRank rank) {
@@ -45,6 +46,7 @@ SelectionStats& SelectionStats::operator+=(const SelectionStats& other) {
   waiting += other.waiting;
   sessions += other.sessions;
   tracked_blocks += other.tracked_blocks;
+  remembered_selections += other.remembered_selections;
   return *this;
 }
 
@@ -56,13 +58,15 @@ Partition::Partition(PartitionKey key, std::uint32_t block_size, bool is_eagle, 
       profile_(deps.config.profile_for(key_.model_name)),
       directory_(deps.directory),
       clock_(deps.clock),
+      prefill_duration_(deps.prefill_duration),
       overlaps_(std::move(deps.overlaps)),
       created_(clock_()),
-      ledger_(deps.config.limits.max_tracked_blocks),
+      ledger_(deps.config.limits.max_tracked_blocks, deps.config.active_sequence_stride),
       affinity_(deps.config.affinity),
       filter_(config_, ranks_, ledger_, affinity_),
       choice_(config_, ranks_, ledger_),
-      queue_(profile_.policy_classes, deps.config.limits.max_waiting) {}
+      queue_(profile_.policy_classes, deps.config.limits.max_waiting),
+      cache_(deps.config.selection_cache) {}
 
 Partition::~Partition() = default;
 
@@ -85,7 +89,7 @@ void Partition::attach(const std::shared_ptr<const WorkerRecord>& worker) {
   After after;
   {
     const std::lock_guard lock(mutex_);
-    after.now = clock_();
+    begin(after);
     for (RankTable::Slot slot = 0; slot < ranks_.slots().size(); ++slot) {
       const RankState& state = ranks_[slot];
       if (state.worker == nullptr || state.rank.worker != spec.worker_id ||
@@ -114,7 +118,7 @@ void Partition::detach(WorkerId worker) {
   After after;
   {
     const std::lock_guard lock(mutex_);
-    after.now = clock_();
+    begin(after);
     for (RankTable::Slot slot = 0; slot < ranks_.slots().size(); ++slot) {
       if (ranks_[slot].worker == nullptr || ranks_[slot].rank.worker != worker) continue;
       gone.push_back(ranks_[slot].rank);
@@ -153,7 +157,23 @@ void Partition::finish(After& after) {
   for (const auto& prediction : after.predictions) {
     overlaps_->predict(prediction.rank, prediction.hashes, after.now);
   }
+  if (config_.kv_fetch_hints && overlaps_ != nullptr) {
+    after.answers.for_each_selection([this](Selection& selection) {
+      if (selection.kv_hint == nullptr) return;
+      std::vector<std::uint64_t> engine_hashes;
+      if (overlaps_->engine_hashes(selection.kv_hint->block_hashes, engine_hashes)) {
+        selection.kv_hint->block_hashes = std::move(engine_hashes);
+      } else {
+        selection.kv_hint.reset();
+      }
+    });
+  }
   after.answers.give();
+}
+
+void Partition::begin(After& after) {
+  after.now = clock_();
+  ledger_.advance(after.now);
 }
 
 Result<Selection> Partition::reserve(PreparedRequest request, const ReservationRequest& wanted) {
@@ -161,39 +181,62 @@ Result<Selection> Partition::reserve(PreparedRequest request, const ReservationR
   std::optional<Result<Selection>> result;
   {
     const std::lock_guard lock(mutex_);
-    after.now = clock_();
-    const std::string& id = wanted.selection_id;
-    const auto slot = ranks_.find(wanted.worker);
-    EarlyLifecycle early;
-    if (Booking* booking = ledger_.find(id)) {
-      request.request.pinned_worker = wanted.worker;
-      result = repeat(*booking, request);
-    } else if (stopped_) {
-      result = SelectionError{SelectionErrorCode::kShuttingDown, "the selection service is shutting down"};
-    } else if (waiting_ids_.contains(id)) {
-      result = SelectionError{SelectionErrorCode::kConflict, "the reservation id is being reserved"};
-    } else if (!slot || (!ranks_[*slot].schedulable &&
-                         ranks_[*slot].worker->lifecycle != WorkerLifecycle::kDraining)) {
-      result = SelectionError{SelectionErrorCode::kNotFound, "no such schedulable worker and rank"};
-    } else if (ledger_.size() >= config_.limits.max_reservations) {
-      result = SelectionError{SelectionErrorCode::kReservationsFull, "too many live reservations"};
-    } else if (auto refusal = claim(id, after.now, early)) {
-      result = std::move(*refusal);
-    } else {
-      Selection selection;
-      choice_.load_inputs(request);
-      selection.selection_id = id;
-      selection.facts = choice_.facts_of(*slot, request, choice_.inputs_of(*slot, request));
-      selection.facts.effective_prefill_tokens = wanted.effective_prefill_tokens.value_or(request.isl_tokens);
-      selection.worker = ranks_[*slot].worker;
-      selection.load = load_of(*slot);
-      book(request, *slot, early, selection, after);
-      result = std::move(selection);
-    }
+    begin(after);
+    result = reserve_locked(request, wanted, after);
     if (!*result) ++stats_.failed;
   }
   finish(after);
   return std::move(*result);
+}
+
+Result<Selection> Partition::reserve_locked(PreparedRequest& request, const ReservationRequest& wanted,
+                                            After& after) {
+  const std::string& id = wanted.selection_id;
+  if (Booking* booking = ledger_.find(id)) {
+    request.request.pinned_worker = wanted.worker;
+    return repeat(*booking, request);
+  }
+  if (stopped_) return SelectionError{SelectionErrorCode::kShuttingDown, std::string(kStoppingText)};
+  if (waiting_ids_.contains(id))
+    return {SelectionErrorCode::kConflict, "the reservation id is being reserved"};
+
+  SelectionCache::Entry* remembered = nullptr;
+  if (wanted.worker) {
+    cache_.erase(id);
+  } else {
+    remembered = cache_.find(id, after.now);
+    if (remembered == nullptr) {
+      return {SelectionErrorCode::kNotFound,
+              "no pending selection has this id: it was used, has expired, or was "
+              "never made here"};
+    }
+  }
+  // What fails from here on leaves a remembered selection as it is, for another try.
+  const auto slot = ranks_.find(remembered == nullptr ? *wanted.worker : remembered->facts.rank);
+  if (!slot ||
+      (!ranks_[*slot].schedulable && ranks_[*slot].worker->lifecycle != WorkerLifecycle::kDraining)) {
+    return {SelectionErrorCode::kNotFound, "no such schedulable worker and rank"};
+  }
+  if (ledger_.size() >= config_.limits.max_reservations) {
+    return {SelectionErrorCode::kReservationsFull, "too many live reservations"};
+  }
+  EarlyLifecycle early;
+  if (auto refusal = claim(id, after.now, early)) return std::move(*refusal);
+  Selection selection;
+  selection.selection_id = id;
+  selection.worker = ranks_[*slot].worker;
+  selection.load = load_of(*slot);
+  if (remembered != nullptr) {
+    SelectionCache::Entry entry = cache_.take(id);
+    selection.facts = entry.facts;
+    book(entry.request, *slot, early, selection, after);
+    return selection;
+  }
+  choice_.load_inputs(request);
+  selection.facts = choice_.facts_of(*slot, request, choice_.inputs_of(*slot, request));
+  selection.facts.effective_prefill_tokens = wanted.effective_prefill_tokens.value_or(request.isl_tokens);
+  book(request, *slot, early, selection, after);
+  return selection;
 }
 
 Booking* Partition::booked(std::string_view id, std::uint64_t attempt) {
@@ -212,7 +255,7 @@ LifecycleOutcome Partition::prefill_complete(std::string_view id, std::uint64_t 
   auto outcome = LifecycleOutcome::kAlreadyDone;
   {
     const std::lock_guard lock(mutex_);
-    after.now = clock_();
+    begin(after);
     if (Booking* booking = booked(id, attempt)) {
       booking->orphaned_at.reset();
       if (ledger_.complete_prefill(*booking)) {
@@ -238,7 +281,7 @@ LifecycleOutcome Partition::report_output(std::string_view id, std::uint64_t att
                : LifecycleOutcome::kAlreadyDone;
   }
   if (Waiter* waiter = waiting(id)) {
-    waiter->early.output_tokens = std::max(waiter->early.output_tokens, output_tokens);
+    waiter->early.merge({.output_tokens = output_tokens});
     return LifecycleOutcome::kRemembered;
   }
   return LifecycleOutcome::kAlreadyDone;
@@ -248,7 +291,12 @@ LifecycleOutcome Partition::add_output_block(std::string_view id, std::uint64_t 
                                              std::optional<double> decay_fraction) {
   const std::lock_guard lock(mutex_);
   Booking* booking = booked(id, attempt);
-  if (booking == nullptr) return LifecycleOutcome::kAlreadyDone;
+  if (booking == nullptr) {
+    Waiter* waiter = waiting(id);
+    if (waiter == nullptr) return LifecycleOutcome::kAlreadyDone;
+    waiter->early.merge({.output_blocks = 1, .decay_fraction = decay_fraction});
+    return LifecycleOutcome::kRemembered;
+  }
   booking->orphaned_at.reset();
   if (!booking->tracks_blocks || !config_.track_output_blocks) return LifecycleOutcome::kAlreadyDone;
   ledger_.add_output_blocks(*booking, 1, decay_fraction);
@@ -268,7 +316,7 @@ LifecycleOutcome Partition::free(std::string_view id, std::uint64_t attempt) {
   auto outcome = LifecycleOutcome::kAlreadyDone;
   {
     const std::lock_guard lock(mutex_);
-    after.now = clock_();
+    begin(after);
     if (Booking* booking = booked(id, attempt)) {
       ++stats_.freed;
       end_booking(*booking, after.now);
@@ -282,7 +330,7 @@ LifecycleOutcome Partition::free(std::string_view id, std::uint64_t attempt) {
       ++stats_.cancelled;
       // Finished for good, as if the free had come first.
       bool finished = false;
-      directory_.find_or_remember(key, LifecycleCall::kFree, 0, after.now, finished);
+      directory_.find_or_finish(key, after.now, finished);
       drain(after);
       outcome = LifecycleOutcome::kApplied;
     }
@@ -307,6 +355,7 @@ PartitionLoads Partition::loads() const {
   PartitionLoads answer;
   answer.partition = key_;
   const std::lock_guard lock(mutex_);
+  ledger_.advance(clock_());
   for (RankTable::Slot slot = 0; slot < ranks_.slots().size(); ++slot) {
     if (ranks_[slot].worker != nullptr) answer.loads.push_back(load_of(slot));
   }
@@ -319,6 +368,7 @@ PartitionLoads Partition::loads() const {
 std::vector<PotentialLoad> Partition::potential_loads(const PreparedRequest& request) const {
   std::vector<PotentialLoad> rows;
   const std::lock_guard lock(mutex_);
+  ledger_.advance(clock_());
   choice_.load_inputs(request);
   for (RankTable::Slot slot = 0; slot < ranks_.slots().size(); ++slot) {
     if (!ranks_[slot].schedulable) continue;
@@ -364,11 +414,19 @@ SelectionStats Partition::stats() const {
   stats.waiting = queue_.size();
   stats.sessions = affinity_.size();
   stats.tracked_blocks = ledger_.blocks().stored_blocks();
+  stats.remembered_selections = cache_.size();
   return stats;
 }
 
 std::vector<std::string> Partition::kv_problems() const {
   return overlaps_ == nullptr ? std::vector<std::string>() : overlaps_->problems();
+}
+
+KvStatus Partition::kv_status() const {
+  KvStatus status;
+  if (overlaps_ != nullptr) status = overlaps_->status();
+  status.partition = key_;
+  return status;
 }
 
 std::optional<SteadyTime> Partition::maintain() {
@@ -379,8 +437,9 @@ std::optional<SteadyTime> Partition::maintain() {
   std::optional<SteadyTime> next;
   {
     const std::lock_guard lock(mutex_);
-    after.now = now;
+    begin(after);
     affinity_.drop_expired(now);
+    cache_.drop_expired(now);
     drain(after);
     next = queue_.next_deadline();
   }
@@ -393,6 +452,7 @@ void Partition::sweep_orphans(SteadyTime now) {
   bool done = false;
   while (!done) {
     const std::lock_guard lock(mutex_);
+    ledger_.advance(now);
     // Bookings that arrive meanwhile are at the end of the round and need no look yet.
     if (chunks == 0) chunks = ledger_.size() / kSweepChunk + 2;
     for (const std::string& id : ledger_.sweep(now, config_.active_request_expiry, kSweepChunk, done)) {
@@ -407,13 +467,12 @@ void Partition::stop() {
   After after;
   {
     const std::lock_guard lock(mutex_);
-    after.now = clock_();
+    begin(after);
     stopped_ = true;
     for (const Ticket ticket : queue_.tickets()) {
       queue_.remove(ticket);
       ++stats_.failed;
-      answer_waiter(ticket, {SelectionErrorCode::kShuttingDown, "the selection service is shutting down"},
-                    after);
+      answer_waiter(ticket, {SelectionErrorCode::kShuttingDown, std::string(kStoppingText)}, after);
     }
   }
   finish(after);

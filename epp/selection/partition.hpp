@@ -15,6 +15,7 @@
 #include "epp/selection/candidate_filter.hpp"
 #include "epp/selection/overlap_source.hpp"
 #include "epp/selection/reservation_directory.hpp"
+#include "epp/selection/selection_cache.hpp"
 #include "epp/selection/selection_callback.hpp"
 #include "epp/selection/worker_choice.hpp"
 
@@ -39,6 +40,7 @@ struct SelectionStats {
   std::uint64_t waiting = 0;
   std::uint64_t sessions = 0;
   std::uint64_t tracked_blocks = 0;
+  std::uint64_t remembered_selections = 0;  // by the selection cache
 
   SelectionStats& operator+=(const SelectionStats& other);
 };
@@ -80,6 +82,12 @@ enum class LifecycleOutcome : std::uint8_t {
   kRemembered,   // the id is not booked (yet); its booking will find the call
 };
 
+// How long a rank is expected to take for the prefill of a booking: `effective_tokens` to be computed behind
+// `cached_tokens`. nullopt: it can't be told. Called under a lock for each booking, so quick and not back
+// into the service.
+using PrefillDurationModel = std::function<std::optional<std::chrono::nanoseconds>(
+    WorkerRank rank, std::uint64_t effective_tokens, std::uint64_t cached_tokens)>;
+
 // All state of one (model, routing group): ranks, load, bookings, queue, sessions. Choosing and booking
 // happen under one lock, so no two requests decide from the same load.
 //
@@ -92,7 +100,8 @@ class Partition : public std::enable_shared_from_this<Partition> {
     const SelectorConfig& config;
     ReservationDirectory& directory;
     const std::function<SteadyTime()>& clock;
-    std::unique_ptr<OverlapSource> overlaps;  // null: load only
+    const PrefillDurationModel& prefill_duration;  // null: pending prefill stays whole until it is complete
+    std::unique_ptr<OverlapSource> overlaps;       // null: load only
   };
   Partition(PartitionKey key, std::uint32_t block_size, bool is_eagle, Deps deps);
   ~Partition();
@@ -129,6 +138,7 @@ class Partition : public std::enable_shared_from_this<Partition> {
   OverlapScoresAnswer overlap_scores(const PreparedRequest& request) const;
   SelectionStats stats() const;
   std::vector<std::string> kv_problems() const;
+  KvStatus kv_status() const;
 
   // Expires orphans, due waiters and old sessions; looks at the queue again. Returns when the next waiter is
   // due.
@@ -139,6 +149,9 @@ class Partition : public std::enable_shared_from_this<Partition> {
   struct Party {
     std::uint64_t number = 0;
     SelectionCallback done;
+    // What this caller allows, which need not be what the first one does.
+    std::optional<WorkerRank> pinned_worker;
+    std::optional<std::vector<WorkerId>> allowed_workers;
   };
   struct Waiter {
     PreparedRequest prepared;
@@ -158,8 +171,13 @@ class Partition : public std::enable_shared_from_this<Partition> {
   };
 
   // All of these under the lock.
+  void begin(After& after);
+  Result<Selection> reserve_locked(PreparedRequest& request, const ReservationRequest& wanted, After& after);
+  std::unique_ptr<KvFetchHint> fetch_hint(const PreparedRequest& request, RankTable::Slot target,
+                                          const Selection& selection) const;
   std::optional<Waiting> submit_locked(PreparedRequest& request, SelectionCallback& done, After& after);
-  std::optional<Waiting> join_waiter(Ticket ticket, SelectionCallback& done, After& after);
+  std::optional<Waiting> join_waiter(Ticket ticket, PreparedRequest& request, SelectionCallback& done,
+                                     After& after);
   Result<Selection> repeat(Booking& booking, const PreparedRequest& request);
   std::optional<SelectionError> claim(const std::string& id, SteadyTime now, EarlyLifecycle& early);
   // Where the request has to wait; nullopt when it can go now. Fills lane, class, costs.
@@ -194,16 +212,18 @@ class Partition : public std::enable_shared_from_this<Partition> {
   const PolicyProfile profile_;
   ReservationDirectory& directory_;
   const std::function<SteadyTime()>& clock_;
+  const PrefillDurationModel& prefill_duration_;
   const std::unique_ptr<OverlapSource> overlaps_;
   const SteadyTime created_;
 
   mutable std::mutex mutex_;
   RankTable ranks_;
-  LoadLedger ledger_;
+  mutable LoadLedger ledger_;  // what is asked for is told as of now
   SessionAffinity affinity_;
   CandidateFilter filter_;
   mutable WorkerChoice choice_;
   AdmissionQueue queue_;
+  SelectionCache cache_;
   std::unordered_map<Ticket, Waiter> waiters_;
   std::unordered_map<std::string, Ticket, TextHash, std::equal_to<>> waiting_ids_;
   CandidateSet candidates_;  // scratch

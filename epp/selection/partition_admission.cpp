@@ -26,7 +26,7 @@ std::optional<Partition::Waiting> Partition::submit(PreparedRequest request, Sel
   std::optional<Waiting> waiting;
   {
     const std::lock_guard lock(mutex_);
-    after.now = clock_();
+    begin(after);
     waiting = submit_locked(request, done, after);
   }
   finish(after);
@@ -42,7 +42,7 @@ std::optional<Partition::Waiting> Partition::submit_locked(PreparedRequest& requ
       return std::nullopt;
     }
     if (const auto same = waiting_ids_.find(id); same != waiting_ids_.end()) {
-      return join_waiter(same->second, done, after);
+      return join_waiter(same->second, request, done, after);
     }
   }
   std::optional<SelectionError> refusal;
@@ -82,8 +82,8 @@ std::optional<SelectionError> Partition::claim(const std::string& id, SteadyTime
 }
 
 // The same id while the first call still waits: one booking, and every caller gets it.
-std::optional<Partition::Waiting> Partition::join_waiter(Ticket ticket, SelectionCallback& done,
-                                                         After& after) {
+std::optional<Partition::Waiting> Partition::join_waiter(Ticket ticket, PreparedRequest& request,
+                                                         SelectionCallback& done, After& after) {
   Waiter& waiter = waiters_.at(ticket);
   if (waiter.parties.size() >= kMaxParties) {
     ++stats_.failed;
@@ -91,7 +91,8 @@ std::optional<Partition::Waiting> Partition::join_waiter(Ticket ticket, Selectio
                       SelectionError{SelectionErrorCode::kConflict, "too many calls wait for this id"});
     return std::nullopt;
   }
-  waiter.parties.push_back({next_party_++, std::move(done)});
+  waiter.parties.push_back({next_party_++, std::move(done), request.request.pinned_worker,
+                            std::move(request.request.allowed_workers)});
   return Waiting{ticket, waiter.parties.back().number};
 }
 
@@ -168,7 +169,7 @@ std::optional<Partition::Waiting> Partition::enqueue(QueueEntry entry, PreparedR
   waiter.prepared = std::move(request);
   waiter.since = after.now;
   waiter.early = early;
-  waiter.parties.push_back({place.party, std::move(done)});
+  waiter.parties.push_back({place.party, std::move(done), std::nullopt, std::nullopt});
   // A lane of its own or a class with backlog may well be dispatchable already.
   drain(after);
   if (!waiters_.contains(place.ticket)) return std::nullopt;
@@ -205,7 +206,7 @@ void Partition::dispatch(Ticket ticket, After& after) {
   }
   const bool book = request.book;
   // The first caller's answer makes the booking, the others repeat it.
-  const SelectRequest reference = waiter.parties.size() > 1 ? request.request : SelectRequest{};
+  const std::string id = waiter.parties.size() > 1 ? request.request.selection_id : std::string();
   auto first = decide(request, waiter.early, after);
   if (first) first->waited = waited;
   std::optional<SelectionError> error;
@@ -217,9 +218,9 @@ void Partition::dispatch(Ticket ticket, After& after) {
       continue;
     }
     PreparedRequest again;
-    again.request = reference;
-    after.answers.add(std::move(waiter.parties[i].done),
-                      repeat(*ledger_.find(reference.selection_id), again));
+    again.request.pinned_worker = waiter.parties[i].pinned_worker;
+    again.request.allowed_workers = std::move(waiter.parties[i].allowed_workers);
+    after.answers.add(std::move(waiter.parties[i].done), repeat(*ledger_.find(id), again));
   }
 }
 
@@ -240,7 +241,7 @@ bool Partition::cancel(Waiting place) {
   bool removed = false;
   {
     const std::lock_guard lock(mutex_);
-    after.now = clock_();
+    begin(after);
     const auto found = waiters_.find(place.ticket);
     if (found == waiters_.end()) return false;
     auto& parties = found->second.parties;
@@ -284,9 +285,13 @@ Result<Selection> Partition::decide(PreparedRequest& request, const EarlyLifecyc
     if (policy_class.queues()) selection.prefill_busy = busy(policy_class, chosen.slot);
     if (selection.explanation != nullptr) selection.explanation->policy_class = policy_class.name;
   }
-  if (request.request.return_booking_facts) selection.sequence_hashes = request.sequence_hashes;
+  if (request.request.return_booking_facts) selection.sequence_hashes = request.booking_hashes();
   ++stats_.selections;
-  if (request.book) book(request, chosen.slot, early, selection, after);
+  if (request.book) {
+    book(request, chosen.slot, early, selection, after);
+  } else if (request.is_named) {
+    cache_.put({std::move(request), selection.facts}, after.now);
+  }
   return selection;
 }
 
@@ -303,9 +308,14 @@ void Partition::book(PreparedRequest& request, RankTable::Slot slot, const Early
   BookingLoad load;
   if (facts.track_prefill_tokens && !early.prefill_complete) {
     load.prefill_tokens = facts.effective_prefill_tokens;
+    if (prefill_duration_) {
+      load.prefill_duration = prefill_duration_(facts.rank, facts.effective_prefill_tokens,
+                                                facts.isl_tokens - facts.effective_prefill_tokens);
+    }
   }
   if (request.shares_blocks) {
-    load.sequence_hashes = request.sequence_hashes;
+    load.sequence_hashes = request.tracked_hashes();
+    load.unshared_blocks = request.tracked_blocks - load.sequence_hashes.size() * ledger_.stride();
   } else {
     load.unshared_blocks = request.tracked_blocks;
   }
@@ -322,15 +332,56 @@ void Partition::book(PreparedRequest& request, RankTable::Slot slot, const Early
   if (early.output_tokens > 0) {
     ledger_.report_output(booking, early.output_tokens, config_.track_output_blocks);
   }
+  if (early.output_blocks > 0 && load.tracks_blocks && config_.track_output_blocks) {
+    ledger_.add_output_blocks(booking, early.output_blocks, early.decay_fraction);
+  }
   selection.booked = true;
   selection.attempt = booking.attempt;
   selection.lease = Lease(token);
+  if (config_.kv_fetch_hints) selection.kv_hint = fetch_hint(request, slot, selection);
+  cache_.erase(*booking.id);
   ++stats_.bookings;
   bind_session(request.request, facts.rank, after.now);
   if (ranks_[slot].predicts && overlaps_ != nullptr && config_.router_ttl.count() > 0 &&
       !request.sequence_hashes.empty()) {
     after.predictions.push_back({facts.rank, std::move(request.sequence_hashes)});
   }
+}
+
+// The best source is the rank with the longest device prefix, if that is longer than all the chosen rank has.
+std::unique_ptr<KvFetchHint> Partition::fetch_hint(const PreparedRequest& request, RankTable::Slot target,
+                                                   const Selection& selection) const {
+  const std::string& kind = ranks_[target].worker->spec.router_hint_worker_type;
+  if (kind.empty() || overlaps_ == nullptr) return nullptr;
+  std::uint32_t longest = 0;
+  for (const RankOverlap& row : request.overlaps) {
+    if (row.rank == ranks_[target].rank) longest = row.total();
+  }
+  const std::string* endpoint = nullptr;
+  WorkerRank source;
+  for (const RankOverlap& row : request.overlaps) {
+    const auto slot = ranks_.slot_of(row);
+    if (!slot || *slot == target) continue;
+    const WorkerSpec& spec = ranks_[*slot].worker->spec;
+    const auto address = spec.router_hint_source_control_endpoints.find(row.rank.rank);
+    if (spec.router_hint_worker_type != kind || address == spec.router_hint_source_control_endpoints.end()) {
+      continue;
+    }
+    const bool better =
+        row.device > longest || (endpoint != nullptr && row.device == longest && row.rank < source);
+    if (!better) continue;
+    longest = row.device;
+    endpoint = &address->second;
+    source = row.rank;
+  }
+  if (endpoint == nullptr) return nullptr;
+  auto hint = std::make_unique<KvFetchHint>();
+  // Ours for the time being: finish() puts the engine's in their place, without the lock.
+  hint->block_hashes.assign(request.sequence_hashes.begin(), request.sequence_hashes.begin() + longest);
+  hint->message_id = selection.selection_id;
+  hint->source = source;
+  hint->source_control_endpoint = *endpoint;
+  return hint;
 }
 
 void Partition::bind_session(const SelectRequest& request, WorkerRank rank, SteadyTime now) {

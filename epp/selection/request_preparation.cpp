@@ -5,6 +5,7 @@
 #include <string>
 
 #include "epp/selection/mix_hash.hpp"
+#include "epp/selection/tracking_hash.hpp"
 
 namespace handoff::epp {
 namespace {
@@ -35,9 +36,12 @@ MaybeError check_prompt(const Prompt& prompt, const SelectionLimits& limits) {
   }
   if (const auto* hashed = std::get_if<HashedPrompt>(&prompt)) {
     if (hashed->sequence_hashes.size() > limits.max_prompt_blocks) return bad_request("too many hashes");
+    if (hashed->lora_name.size() > limits.max_text_bytes) return bad_request("lora_name is too long");
     return check_isl(hashed->isl_tokens, limits);
   }
-  return check_isl(std::get<SizedPrompt>(prompt).isl_tokens, limits);
+  const auto& sized = std::get<SizedPrompt>(prompt);
+  if (sized.lora_name.size() > limits.max_text_bytes) return bad_request("lora_name is too long");
+  return check_isl(sized.isl_tokens, limits);
 }
 
 MaybeError check_overrides(const CostOverride& overrides) {
@@ -88,8 +92,8 @@ MaybeError check_names(const std::string& model, const std::string& group, const
 }
 
 // What the prompt means for a partition: hashes where something needs them, and how many blocks it holds.
-MaybeError resolve_prompt(PreparedRequest& out, Prompt& prompt, bool reuse, bool is_eagle,
-                          const SelectorConfig& config) {
+MaybeError resolve_prompt(PreparedRequest& out, Prompt& prompt, bool reuse, const PartitionKey& partition,
+                          bool is_eagle, const SelectorConfig& config) {
   const std::uint32_t block_size = out.cost.block_size;
   const bool tracks = config.options.track_blocks;
   std::uint64_t blocks = 0;
@@ -97,10 +101,16 @@ MaybeError resolve_prompt(PreparedRequest& out, Prompt& prompt, bool reuse, bool
     const bool eagle = tokens->is_eagle.value_or(is_eagle);
     out.isl_tokens = tokens->token_ids.size();
     blocks = complete_blocks(tokens->token_ids.size(), block_size, eagle);
-    if (config.options.use_overlap || (tracks && reuse)) {
-      const HashOptions options{tokens->lora_name, tokens->cache_salt, tokens->media, eagle};
+    const HashOptions options{tokens->lora_name, tokens->cache_salt, tokens->media, eagle};
+    const bool is_keyed = tracks && reuse && config.tracking_key;
+    if (config.options.use_overlap || (tracks && reuse && !is_keyed)) {
       out.sequence_hashes = hash_request(tokens->token_ids, block_size, options);
     }
+    if (is_keyed) {
+      out.keyed_hashes =
+          keyed_tracking_hashes(*config.tracking_key, partition, tokens->token_ids, block_size, options);
+    }
+    out.lora_name = std::move(tokens->lora_name);
     tokens->token_ids = {};
     tokens->media = {};
   } else if (auto* hashed = std::get_if<HashedPrompt>(&prompt)) {
@@ -110,12 +120,20 @@ MaybeError resolve_prompt(PreparedRequest& out, Prompt& prompt, bool reuse, bool
       return bad_request("more sequence_hashes than isl_tokens has complete blocks");
     }
     out.sequence_hashes = std::move(hashed->sequence_hashes);
+    out.lora_name = std::move(hashed->lora_name);
   } else {
-    out.isl_tokens = std::get<SizedPrompt>(prompt).isl_tokens;
+    auto& sized = std::get<SizedPrompt>(prompt);
+    out.isl_tokens = sized.isl_tokens;
+    out.lora_name = std::move(sized.lora_name);
     blocks = out.isl_tokens / block_size;
   }
   out.tracked_blocks = tracks ? blocks : 0;
-  out.shares_blocks = tracks && reuse && !out.sequence_hashes.empty();
+  out.shares_blocks = tracks && reuse && !out.booking_hashes().empty();
+  if (const std::size_t stride = config.active_sequence_stride; out.shares_blocks && stride > 1) {
+    auto& kept = out.strided_hashes.emplace();
+    const auto& all = out.booking_hashes();
+    for (std::size_t i = stride - 1; i < all.size(); i += stride) kept.push_back(all[i]);
+  }
   return std::nullopt;
 }
 
@@ -143,18 +161,21 @@ std::optional<SelectionError> validate(const ReservationRequest& request, const 
     return error;
   }
   if (request.selection_id.empty()) return bad_request("selection_id is required");
+  if (!request.worker) return std::nullopt;  // only the id is looked at
   return check_prompt(request.prompt, limits);
 }
 
-Result<PreparedRequest> prepare(SelectRequest request, bool book, std::uint32_t block_size, bool is_eagle,
-                                const SelectorConfig& config) {
+Result<PreparedRequest> prepare(SelectRequest request, bool book, const PartitionKey& partition,
+                                std::uint32_t block_size, bool is_eagle, const SelectorConfig& config) {
   PreparedRequest out;
   out.request = std::move(request);
   out.book = book;
   const CostOverride& overrides = out.request.overrides;
   const bool reuse = overrides.assume_kv_reuse.value_or(config.options.assume_kv_reuse);
   out.cost.block_size = block_size;
-  if (auto error = resolve_prompt(out, out.request.prompt, reuse, is_eagle, config)) return std::move(*error);
+  if (auto error = resolve_prompt(out, out.request.prompt, reuse, partition, is_eagle, config)) {
+    return std::move(*error);
+  }
 
   CostConfig& weights = out.cost.weights;
   weights = config.cost;

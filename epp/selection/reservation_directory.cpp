@@ -32,7 +32,7 @@ void ReservationDirectory::release(std::string_view id, const EarlyLifecycle& ea
   const std::lock_guard lock(part.mutex);
   const auto found = part.entries.find(id);
   if (found == part.entries.end()) return;
-  if (!early.prefill_complete && early.output_tokens == 0) {
+  if (!early.any()) {
     part.entries.erase(found);
     return;
   }
@@ -58,29 +58,45 @@ std::shared_ptr<Partition> ReservationDirectory::find(std::string_view id) {
   return found == part.entries.end() || !found->second.held ? nullptr : found->second.holder.lock();
 }
 
-std::shared_ptr<Partition> ReservationDirectory::find_or_remember(std::string_view id, LifecycleCall call,
-                                                                  std::uint64_t output_tokens, SteadyTime now,
-                                                                  bool& finished) {
-  Shard& part = shard(id);
-  const std::lock_guard lock(part.mutex);
+ReservationDirectory::Entry& ReservationDirectory::entry_of(Shard& part, std::string_view id,
+                                                            std::shared_ptr<Partition>& holder) {
   auto found = part.entries.find(id);
   if (found == part.entries.end()) found = part.entries.try_emplace(std::string(id)).first;
   Entry& entry = found->second;
-  if (entry.held) {
-    if (auto holder = entry.holder.lock()) return holder;
-    // Its partition is gone, and all its bookings with it.
-    entry = Entry{};
-    entry.finished = true;
-  }
+  if (!entry.held) return entry;
+  holder = entry.holder.lock();
+  if (holder != nullptr) return entry;
+  // Its partition is gone, and all its bookings with it.
+  entry = Entry{};
+  entry.finished = true;
+  return entry;
+}
+
+std::shared_ptr<Partition> ReservationDirectory::find_or_remember(std::string_view id,
+                                                                  const EarlyLifecycle& call, SteadyTime now,
+                                                                  bool& finished) {
+  Shard& part = shard(id);
+  const std::lock_guard lock(part.mutex);
+  std::shared_ptr<Partition> holder;
+  Entry& entry = entry_of(part, id, holder);
+  if (holder != nullptr) return holder;
   finished = entry.finished;
-  if (!entry.finished) {
-    if (call == LifecycleCall::kFree) {
-      entry.finished = true;
-    } else {
-      entry.early.prefill_complete |= call == LifecycleCall::kPrefillComplete;
-      entry.early.output_tokens = std::max(entry.early.output_tokens, output_tokens);
-    }
-  }
+  if (!entry.finished) entry.early.merge(call);
+  remember(part, id, entry, now);
+  return nullptr;
+}
+
+std::shared_ptr<Partition> ReservationDirectory::find_or_finish(std::string_view id, SteadyTime now,
+                                                                bool& finished) {
+  Shard& part = shard(id);
+  const std::lock_guard lock(part.mutex);
+  std::shared_ptr<Partition> holder;
+  Entry& entry = entry_of(part, id, holder);
+  if (holder != nullptr) return holder;
+  finished = entry.finished;
+  // Remembered for its full time from the free on, not from an earlier call.
+  if (!finished) entry.generation = 0;
+  entry.finished = true;
   remember(part, id, entry, now);
   return nullptr;
 }

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -20,9 +22,17 @@ class Partition;
 struct EarlyLifecycle {
   bool prefill_complete = false;
   std::uint64_t output_tokens = 0;
-};
+  std::uint64_t output_blocks = 0;
+  std::optional<double> decay_fraction = std::nullopt;  // of the last of those blocks
 
-enum class LifecycleCall : std::uint8_t { kPrefillComplete, kOutput, kFree };
+  void merge(const EarlyLifecycle& later) {
+    prefill_complete |= later.prefill_complete;
+    output_tokens = std::max(output_tokens, later.output_tokens);
+    output_blocks += later.output_blocks;
+    if (later.decay_fraction) decay_fraction = later.decay_fraction;
+  }
+  bool any() const { return prefill_complete || output_tokens > 0 || output_blocks > 0; }
+};
 
 // Where each reservation id of the service is: held by a partition (booked or waiting there), or retired. A
 // retired id was freed, or a lifecycle call for it came before its booking; it is remembered for a while, so
@@ -48,8 +58,10 @@ class ReservationDirectory {
 
   // The partition that holds the id. When none does, the call is remembered and the result is null;
   // `finished` tells whether the id had been freed before.
-  std::shared_ptr<Partition> find_or_remember(std::string_view id, LifecycleCall call,
-                                              std::uint64_t output_tokens, SteadyTime now, bool& finished);
+  std::shared_ptr<Partition> find_or_remember(std::string_view id, const EarlyLifecycle& call, SteadyTime now,
+                                              bool& finished);
+  // The same for a free: null when no partition holds the id, which is finished from then on.
+  std::shared_ptr<Partition> find_or_finish(std::string_view id, SteadyTime now, bool& finished);
 
   std::size_t retired() const;
 
@@ -77,6 +89,7 @@ class ReservationDirectory {
   // Under the shard's lock.
   void remember(Shard& shard, std::string_view id, Entry& entry, SteadyTime now);
   void trim(Shard& shard, SteadyTime now) const;
+  Entry& entry_of(Shard& shard, std::string_view id, std::shared_ptr<Partition>& holder);
 
   static constexpr std::size_t kShards = 16;
   const std::size_t max_retired_per_shard_;

@@ -28,11 +28,13 @@ struct TokenPrompt {
 struct HashedPrompt {
   std::vector<std::uint64_t> sequence_hashes;
   std::uint64_t isl_tokens = 0;
+  std::string lora_name = {};  // only for the choice among workers: the hashes are as they are
 };
 
 // A prompt of which only the size is known: routed by load, its blocks are shared with nobody.
 struct SizedPrompt {
   std::uint64_t isl_tokens = 0;
+  std::string lora_name = {};
 };
 
 using Prompt = std::variant<SizedPrompt, TokenPrompt, HashedPrompt>;
@@ -89,12 +91,14 @@ struct SelectRequest {
   bool return_booking_facts = false;  // attach the sequence hashes, for create_reservation on a peer
 };
 
-// Books exactly what it says on exactly this rank, for bookings that were chosen elsewhere.
+// Two forms. With a worker: books exactly what it says on exactly this rank, for bookings that were chosen
+// elsewhere. Without: books what select() chose for this id and the service still remembers (see
+// SelectionCacheConfig); every other field is ignored.
 struct ReservationRequest {
   std::string model_name = "default";
   std::string routing_group = "default";
   std::string selection_id;
-  WorkerRank worker;
+  std::optional<WorkerRank> worker;
   Prompt prompt;
   std::optional<std::uint32_t> expected_output_tokens;
   std::optional<std::uint64_t> effective_prefill_tokens;  // default: the whole prompt

@@ -18,7 +18,8 @@ namespace handoff::epp {
 enum class Eligibility : std::uint8_t {
   kEligible,
   kNotSchedulable,
-  kNotAllowed,  // outside the caller's allow-list
+  kNotAllowed,      // outside the caller's allow-list
+  kAdapterMissing,  // the host says that the worker does not have the request's LoRA adapter
   kTaintMissing,
   kOverloaded,
   kNotTheTarget,  // eligible, but a pin or an affinity narrowed the choice to another
@@ -90,6 +91,20 @@ struct SelectionFacts {
   bool track_prefill_tokens = false;
 };
 
+// From whom the chosen worker can fetch the prompt's blocks instead of computing them: one kv.fetch action of
+// Dynamo's KV hints (protocol 0.1). The hashes are the source engine's own and start at the prompt's first
+// block; the engine that fetches decides which of them it lacks.
+struct KvFetchHint {
+  static constexpr std::string_view kProtocolVersion = "0.1";
+  static constexpr std::string_view kActionId = "a1";
+  static constexpr std::string_view kActionType = "kv.fetch";
+  static constexpr std::string_view kActionVersion = "1.0";
+  std::string message_id;
+  WorkerRank source;
+  std::string source_control_endpoint;
+  std::vector<std::uint64_t> block_hashes;
+};
+
 struct Selection {
   std::string selection_id;
   SelectionFacts facts;
@@ -102,7 +117,8 @@ struct Selection {
   std::chrono::nanoseconds waited{0};
   std::vector<std::uint64_t> sequence_hashes;  // with return_booking_facts
   std::unique_ptr<Explanation> explanation;    // with explain
-  Lease lease;                                 // with a booking
+  std::unique_ptr<KvFetchHint> kv_hint;  // with a booking, where another worker holds more of the prompt
+  Lease lease;                           // with a booking
 };
 
 }  // namespace handoff::epp

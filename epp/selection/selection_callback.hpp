@@ -18,7 +18,8 @@ class SelectionCallback {
   template <typename F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, SelectionCallback> &&
              std::is_invocable_v<F&, Result<Selection>>)
-  SelectionCallback(F function) : holder_(std::make_unique<Holder<F>>(std::move(function))) {}
+  SelectionCallback(F function)  // NOLINT(google-explicit-constructor): any function is one
+      : holder_(std::make_unique<Holder<F>>(std::move(function))) {}
 
   explicit operator bool() const { return holder_ != nullptr; }
   void operator()(Result<Selection> result) { holder_->call(std::move(result)); }
@@ -47,6 +48,13 @@ class AnswerBatch {
     if (callback) answers_.push_back({std::move(callback), std::move(result)});
   }
   bool empty() const { return answers_.empty(); }
+  // Selections that are still to be given.
+  template <typename Visit>
+  void for_each_selection(Visit&& visit) {
+    for (Answer& answer : answers_) {
+      if (answer.result) visit(*answer.result);
+    }
+  }
   void give();
 
  private:

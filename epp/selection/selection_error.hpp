@@ -53,8 +53,11 @@ struct SelectionError {
 template <typename T>
 class Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  Result(SelectionError error) : state_(std::in_place_index<1>, std::move(error)) {}
+  // Implicit, so that functions just return one or the other.
+  Result(T value)  // NOLINT(google-explicit-constructor)
+      : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(SelectionError error)  // NOLINT(google-explicit-constructor)
+      : state_(std::in_place_index<1>, std::move(error)) {}
   Result(SelectionErrorCode code, std::string message)
       : state_(std::in_place_index<1>, SelectionError{code, std::move(message)}) {}
 

@@ -93,6 +93,27 @@ std::vector<std::shared_ptr<Partition>> SelectionService::all_partitions() const
 
 Result<WorkerRecord> SelectionService::upsert_worker(WorkerSpec spec) {
   const std::lock_guard lock(catalog_mutex_);
+  return upsert_locked(std::move(spec));
+}
+
+std::vector<Result<WorkerRecord>> SelectionService::upsert_workers(std::vector<WorkerSpec> specs) {
+  std::vector<Result<WorkerRecord>> records;
+  records.reserve(specs.size());
+  const std::lock_guard lock(catalog_mutex_);
+  for (WorkerSpec& spec : specs) records.push_back(upsert_locked(std::move(spec)));
+  return records;
+}
+
+Result<WorkerRecord> SelectionService::patch_worker(WorkerId id, const WorkerPatch& patch) {
+  const std::lock_guard lock(catalog_mutex_);
+  const CatalogEntry* entry = catalog_.find(id);
+  if (entry == nullptr) return {SelectionErrorCode::kNotFound, "unknown worker"};
+  WorkerSpec spec = entry->record->spec;
+  patch.apply_to(spec);
+  return upsert_locked(std::move(spec));
+}
+
+Result<WorkerRecord> SelectionService::upsert_locked(WorkerSpec spec) {
   if (stopped_) return {SelectionErrorCode::kShuttingDown, "the selection service is shutting down"};
   const CatalogEntry* known = catalog_.find(spec.worker_id);
   const auto condition = known == nullptr ? WorkerCondition::kServing : known->condition;
@@ -190,9 +211,10 @@ std::shared_ptr<Partition> SelectionService::partition_for(const WorkerSpec& spe
   if (environment_.overlap_source && config_.options.use_overlap) {
     overlaps = environment_.overlap_source(key, spec.block_size, spec.is_eagle);
   }
-  auto created = std::make_shared<Partition>(
-      key, spec.block_size, spec.is_eagle,
-      Partition::Deps{config_, directory_, environment_.clock, std::move(overlaps)});
+  auto created =
+      std::make_shared<Partition>(key, spec.block_size, spec.is_eagle,
+                                  Partition::Deps{config_, directory_, environment_.clock,
+                                                  environment_.prefill_duration, std::move(overlaps)});
   const std::unique_lock lock(partitions_mutex_);
   if (partitions_.size() >= config_.limits.max_partitions) {
     problem = "too many partitions";
@@ -222,10 +244,15 @@ std::optional<WorkerRecord> SelectionService::find_worker(WorkerId id) const {
   return *entry->record;
 }
 
-std::vector<WorkerRecord> SelectionService::list_workers() const {
+std::vector<WorkerRecord> SelectionService::list_workers(std::optional<std::string_view> model,
+                                                         std::optional<std::string_view> group) const {
   std::vector<WorkerRecord> records;
   const std::lock_guard lock(catalog_mutex_);
-  for (const auto& [id, entry] : catalog_.entries()) records.push_back(*entry.record);
+  for (const auto& [id, entry] : catalog_.entries()) {
+    const WorkerSpec& spec = entry.record->spec;
+    if ((model && spec.model_name != *model) || (group && spec.routing_group != *group)) continue;
+    records.push_back(*entry.record);
+  }
   return records;
 }
 
@@ -265,8 +292,14 @@ std::string SelectionService::make_id() {
 
 Result<PreparedRequest> SelectionService::prepare_for(SelectRequest request, bool book,
                                                       const std::shared_ptr<Partition>& partition) const {
-  auto prepared = prepare(std::move(request), book, partition->block_size(), partition->is_eagle(), config_);
-  if (prepared) partition->match(*prepared, environment_.clock());
+  auto prepared = prepare(std::move(request), book, partition->key(), partition->block_size(),
+                          partition->is_eagle(), config_);
+  if (!prepared) return prepared;
+  if (environment_.lora_workers && !prepared->lora_name.empty() && !prepared->request.pinned_worker) {
+    prepared->adapter_workers = environment_.lora_workers(partition->key(), prepared->lora_name);
+    if (auto& workers = prepared->adapter_workers) std::sort(workers->begin(), workers->end());
+  }
+  partition->match(*prepared, environment_.clock());
   return prepared;
 }
 
@@ -287,6 +320,7 @@ PendingSelection SelectionService::start(SelectRequest request, bool book, Selec
   if (made_up) request.selection_id = make_id();
   auto prepared = prepare_for(std::move(request), book, partition);
   if (!prepared) return refuse(prepared.error());
+  prepared->is_named = !made_up;
   const auto place = partition->submit(std::move(*prepared), std::move(done));
   return place ? PendingSelection(partition, *place) : PendingSelection();
 }
@@ -306,6 +340,7 @@ Result<Selection> SelectionService::create_reservation(ReservationRequest reques
   const auto partition = partition_of(request.model_name, request.routing_group);
   if (partition == nullptr) return {SelectionErrorCode::kNotFound, "no worker for this model and group"};
 
+  if (!request.worker) return partition->reserve({}, request);
   SelectRequest select;
   select.selection_id = request.selection_id;
   select.prompt = std::move(request.prompt);
@@ -314,7 +349,8 @@ Result<Selection> SelectionService::create_reservation(ReservationRequest reques
   if (request.effective_prefill_tokens && !request.track_prefill_tokens) {
     select.overrides.track_prefill_tokens = true;
   }
-  auto prepared = prepare(std::move(select), true, partition->block_size(), partition->is_eagle(), config_);
+  auto prepared = prepare(std::move(select), true, partition->key(), partition->block_size(),
+                          partition->is_eagle(), config_);
   if (!prepared) return prepared.take_error();
   if (request.effective_prefill_tokens.value_or(0) > prepared->isl_tokens) {
     return {SelectionErrorCode::kBadRequest, "effective_prefill_tokens is greater than isl_tokens"};
@@ -330,21 +366,20 @@ std::optional<SelectionError> SelectionService::check(ReservationRef reservation
 }
 
 template <typename Apply>
-Result<LifecycleOutcome> SelectionService::on_reservation(ReservationRef reservation, LifecycleCall call,
-                                                          std::uint64_t output_tokens, Apply apply) {
+Result<LifecycleOutcome> SelectionService::on_reservation(ReservationRef reservation,
+                                                          const EarlyLifecycle& call, Apply apply) {
   if (auto error = check(reservation)) return std::move(*error);
   bool finished = true;
   // Who names an attempt has seen its booking: there is nothing to remember for later.
-  const auto partition =
-      reservation.attempt != 0
-          ? directory_.find(reservation.id)
-          : directory_.find_or_remember(reservation.id, call, output_tokens, environment_.clock(), finished);
+  const auto partition = reservation.attempt != 0 ? directory_.find(reservation.id)
+                                                  : directory_.find_or_remember(
+                                                        reservation.id, call, environment_.clock(), finished);
   if (partition != nullptr) return apply(*partition);
   return finished ? LifecycleOutcome::kAlreadyDone : LifecycleOutcome::kRemembered;
 }
 
 Result<LifecycleOutcome> SelectionService::prefill_complete(ReservationRef reservation) {
-  return on_reservation(reservation, LifecycleCall::kPrefillComplete, 0, [&](Partition& partition) {
+  return on_reservation(reservation, {.prefill_complete = true}, [&](Partition& partition) {
     return partition.prefill_complete(reservation.id, reservation.attempt);
   });
 }
@@ -354,20 +389,20 @@ Result<LifecycleOutcome> SelectionService::output_progress(ReservationRef reserv
   if (output_tokens > config_.limits.max_prompt_tokens) {
     return {SelectionErrorCode::kBadRequest, "more output tokens than any context holds"};
   }
-  return on_reservation(reservation, LifecycleCall::kOutput, output_tokens, [&](Partition& partition) {
+  return on_reservation(reservation, {.output_tokens = output_tokens}, [&](Partition& partition) {
     return partition.report_output(reservation.id, reservation.attempt, output_tokens);
   });
 }
 
 Result<LifecycleOutcome> SelectionService::add_output_block(ReservationRef reservation,
                                                             std::optional<double> decay_fraction) {
-  if (auto error = check(reservation)) return std::move(*error);
   if (decay_fraction && !(*decay_fraction >= 0.0 && *decay_fraction <= 1.0)) {
     return {SelectionErrorCode::kBadRequest, "decay_fraction must be in [0, 1]"};
   }
-  const auto partition = directory_.find(reservation.id);
-  if (partition == nullptr) return LifecycleOutcome::kAlreadyDone;
-  return partition->add_output_block(reservation.id, reservation.attempt, decay_fraction);
+  const EarlyLifecycle call{.output_blocks = 1, .decay_fraction = decay_fraction};
+  return on_reservation(reservation, call, [&](Partition& partition) {
+    return partition.add_output_block(reservation.id, reservation.attempt, decay_fraction);
+  });
 }
 
 Result<LifecycleOutcome> SelectionService::renew_reservation(ReservationRef reservation) {
@@ -378,16 +413,36 @@ Result<LifecycleOutcome> SelectionService::renew_reservation(ReservationRef rese
 }
 
 Result<LifecycleOutcome> SelectionService::free_reservation(ReservationRef reservation) {
-  return on_reservation(reservation, LifecycleCall::kFree, 0, [&](Partition& partition) {
-    return partition.free(reservation.id, reservation.attempt);
-  });
+  if (auto error = check(reservation)) return std::move(*error);
+  if (reservation.attempt != 0) {
+    const auto partition = directory_.find(reservation.id);
+    if (partition == nullptr) return LifecycleOutcome::kAlreadyDone;
+    return partition->free(reservation.id, reservation.attempt);
+  }
+  // Between the look and the call a selection for the id may fail and give it back. The free may not be lost
+  // with it, so it looks again; who holds the id by then has it for good.
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    bool finished = true;
+    const auto partition = directory_.find_or_finish(reservation.id, environment_.clock(), finished);
+    if (partition == nullptr)
+      return finished ? LifecycleOutcome::kAlreadyDone : LifecycleOutcome::kRemembered;
+    const auto outcome = partition->free(reservation.id, 0);
+    if (outcome != LifecycleOutcome::kAlreadyDone) return outcome;
+  }
+  return LifecycleOutcome::kAlreadyDone;
 }
 
 // Questions.
 
-std::vector<PartitionLoads> SelectionService::loads() const {
+std::vector<PartitionLoads> SelectionService::loads(std::optional<std::string_view> model,
+                                                    std::optional<std::string_view> group) const {
   std::vector<PartitionLoads> answer;
-  for (const auto& partition : all_partitions()) answer.push_back(partition->loads());
+  for (const auto& partition : all_partitions()) {
+    const PartitionKey& key = partition->key();
+    if ((model && key.model_name != *model) || (group && key.routing_group != *group)) continue;
+    answer.push_back(partition->loads());
+  }
   return answer;
 }
 
@@ -429,6 +484,12 @@ std::vector<std::string> SelectionService::kv_problems() const {
   for (const auto& partition : all_partitions()) {
     for (auto& problem : partition->kv_problems()) all.push_back(std::move(problem));
   }
+  return all;
+}
+
+std::vector<KvStatus> SelectionService::kv_status() const {
+  std::vector<KvStatus> all;
+  for (const auto& partition : all_partitions()) all.push_back(partition->kv_status());
   return all;
 }
 

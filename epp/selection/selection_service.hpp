@@ -19,11 +19,17 @@
 
 namespace handoff::epp {
 
-// What the service does not decide itself. All three are called from any thread.
+// What the service does not decide itself. All of it is called from any thread.
 struct SelectionEnvironment {
   std::function<SteadyTime()> clock;
-  std::function<std::uint64_t()> random;  // for made-up ids; choices repeat and use none
-  OverlapSourceFactory overlap_source;    // null: selection by load alone
+  std::function<std::uint64_t()> random;       // for made-up ids; choices repeat and use none
+  OverlapSourceFactory overlap_source;         // null: selection by load alone
+  PrefillDurationModel prefill_duration = {};  // null: pending prefill does not melt away by itself
+  // Workers that have a LoRA adapter, in any order: only they get its requests, apart from pinned ones.
+  // nullopt: any worker may take it (it can load the adapter, or nobody knows). Null: never asked.
+  std::function<std::optional<std::vector<WorkerId>>(const PartitionKey& partition,
+                                                     std::string_view lora_name)>
+      lora_workers = {};
 };
 
 // The clock and randomness of a program. It leaves the KV view to the caller.
@@ -85,21 +91,28 @@ class SelectionService {
 
   // Catalog. A worker that cannot be scheduled is no error: its record says why.
   Result<WorkerRecord> upsert_worker(WorkerSpec spec);
+  // Answers by position; one that fails does not keep the others back.
+  std::vector<Result<WorkerRecord>> upsert_workers(std::vector<WorkerSpec> specs);
+  // Changes the supplied fields only.
+  Result<WorkerRecord> patch_worker(WorkerId id, const WorkerPatch& patch);
   // Draining or unavailable workers get no new requests and keep their bookings.
   Result<WorkerRecord> mark_worker(WorkerId id, WorkerCondition condition);
   // Frees everything booked on it. Returns the last record.
   Result<WorkerRecord> delete_worker(WorkerId id);
   std::optional<WorkerRecord> find_worker(WorkerId id) const;
-  std::vector<WorkerRecord> list_workers() const;
+  // By id; of one model or routing group where one is named.
+  std::vector<WorkerRecord> list_workers(std::optional<std::string_view> model = std::nullopt,
+                                         std::optional<std::string_view> group = std::nullopt) const;
   Readiness ready() const;
   // What the decode selection has to ask for, so that this prefill worker can reach the decode worker.
   RoutingConstraints transfer_constraints(WorkerId prefill_worker) const;
 
-  // Chooses without booking.
+  // Chooses without booking. With a selection_id of the caller's, the choice is remembered for a
+  // create_reservation() with nothing but that id.
   PendingSelection select(SelectRequest request, SelectionCallback done);
   // Chooses and books in one step. The same id again is the same booking.
   PendingSelection select_and_reserve(SelectRequest request, SelectionCallback done);
-  // Books what was chosen elsewhere.
+  // Books what was chosen elsewhere, or by an earlier select().
   Result<Selection> create_reservation(ReservationRequest request);
 
   // Lifecycle of a booking. Order and repetition do not matter: what comes before the booking is remembered,
@@ -111,12 +124,15 @@ class SelectionService {
   Result<LifecycleOutcome> renew_reservation(ReservationRef reservation);
   Result<LifecycleOutcome> free_reservation(ReservationRef reservation);
 
-  std::vector<PartitionLoads> loads() const;
+  std::vector<PartitionLoads> loads(std::optional<std::string_view> model = std::nullopt,
+                                    std::optional<std::string_view> group = std::nullopt) const;
   Result<std::vector<PotentialLoad>> potential_loads(SelectRequest request) const;
   Result<OverlapScoresAnswer> overlap_scores(SelectRequest request) const;
   SelectionStats stats() const;
   // Event subscriptions that failed, one line each.
   std::vector<std::string> kv_problems() const;
+  // Index and event counters of every partition, for metrics.
+  std::vector<KvStatus> kv_status() const;
   const SelectorConfig& config() const { return config_; }
 
   // Housekeeping; returns when a waiter is due next.
@@ -137,6 +153,7 @@ class SelectionService {
   std::string make_id();
 
   // Under the catalog lock.
+  Result<WorkerRecord> upsert_locked(WorkerSpec spec);
   void place(CatalogEntry& entry);
   void leave_partition(CatalogEntry& entry);
   std::shared_ptr<Partition> partition_for(const WorkerSpec& spec, std::string& problem);
@@ -145,8 +162,8 @@ class SelectionService {
 
   std::optional<SelectionError> check(ReservationRef reservation) const;
   template <typename Apply>
-  Result<LifecycleOutcome> on_reservation(ReservationRef reservation, LifecycleCall call,
-                                          std::uint64_t output_tokens, Apply apply);
+  Result<LifecycleOutcome> on_reservation(ReservationRef reservation, const EarlyLifecycle& call,
+                                          Apply apply);
 
   struct KeyLess {
     using is_transparent = void;

@@ -161,6 +161,9 @@ std::vector<std::string> SelectorConfig::validate() const {
                    "session affinity needs room for at least one session");
   problems.require(active_request_expiry.count() > 0, "active_request_expiry must be > 0");
   problems.require(overlap_refresh_after.count() >= 0, "overlap_refresh_after must be >= 0");
+  problems.require(active_sequence_stride >= 1, "active_sequence_stride must be >= 1");
+  problems.require(!tracking_key || !tracking_key->key_id.empty(), "router_tracking_key_id is required");
+  problems.require(selection_cache.ttl.count() > 0, "selection_cache_ttl must be > 0");
   problems.require(router_ttl.count() >= 0, "router_ttl must be >= 0");
   problems.require(limits.max_ranks < UINT32_MAX, "max_ranks is too large");
   return problems.take();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -96,6 +97,21 @@ struct AffinityConfig {
   std::size_t max_sessions = 65536;
 };
 
+// What select() remembers for a create_reservation() with nothing but the id. At a bound the oldest goes.
+struct SelectionCacheConfig {
+  std::chrono::seconds ttl{120};
+  std::size_t max_entries = 4096;  // per partition; 0: nothing is remembered
+  std::size_t max_bytes = std::size_t{256} << 20;
+};
+
+// Makes the identities of running requests' blocks secret (Dynamo's keyed-xxh3-v1): who sees them in booking
+// facts can tell neither prompts nor equal prompts of another partition, salt or adapter. The KV index is not
+// concerned. Replicas that exchange booking facts need the same key.
+struct TrackingKey {
+  std::string key_id;
+  std::array<std::uint8_t, 32> key{};
+};
+
 // Bounds on what callers may hand in or make the service keep.
 struct SelectionLimits {
   std::size_t max_workers = 16384;
@@ -119,13 +135,21 @@ struct SelectorConfig {
   CostConfig cost;
   OverloadConfig overload;
   bool use_kv_events = true;
+  // Whether reported output counts. Dynamo's frontend has its own switch for reporting at all, off by
+  // default; here who does not want it does not report.
   bool track_output_blocks = true;
+  // Keeps one of so many block identities of a running request, so that the load takes less memory; prefixes
+  // are then shared in units of so many blocks. Replicas need the same.
+  std::uint32_t active_sequence_stride = 1;
+  std::optional<TrackingKey> tracking_key;  // unset: public-xxh3-v1, the hashes of the KV index
+  bool kv_fetch_hints = false;              // bookings may say from whom to fetch; needs memory in the index
   std::optional<double> decode_busy_threshold;   // for Selection::decode_busy
   std::optional<double> router_queue_threshold;  // of max_num_batched_tokens; unset: no queueing
   QueueOrder router_queue_policy = QueueOrder::kFcfs;
   PolicyProfile policy;                                 // root profile
   std::map<std::string, PolicyProfile> model_policies;  // by model name, instead of the root profile
   AffinityConfig affinity;
+  SelectionCacheConfig selection_cache;
   std::chrono::seconds active_request_expiry{300};
   std::chrono::seconds overlap_refresh_after{10};  // 0: never
   std::chrono::seconds router_ttl{120};            // life of predicted index entries; 0: none are made

@@ -19,6 +19,7 @@ bool texts_fit(const WorkerSpec& spec, const SelectionLimits& limits) {
   bool fit = fits(spec.model_name) && fits(spec.routing_group) && fits(spec.endpoint) &&
              fits(spec.kv_events_endpoint) && fits(spec.replay_endpoint) && fits(spec.stable_routing_id) &&
              all_fit(spec.kv_events_endpoints) && all_fit(spec.replay_endpoints) &&
+             fits(spec.router_hint_worker_type) && all_fit(spec.router_hint_source_control_endpoints) &&
              spec.taints.size() <= limits.max_constraints &&
              spec.topology_domains.size() <= limits.max_constraints;
   for (const auto& taint : spec.taints) fit = fit && fits(taint);

@@ -30,7 +30,10 @@ void WorkerChoice::load_inputs(const PreparedRequest& request) {
     if (const auto slot = ranks_.slot_of(request.overlaps[row])) overlap_row_[*slot] = row + 1;
   }
   active_depth_.assign(ranks_.slots().size(), 0);
-  if (request.shares_blocks) ledger_.blocks().add_prefix_depths(request.sequence_hashes, active_depth_);
+  if (!request.shares_blocks) return;
+  ledger_.blocks().add_prefix_depths(request.tracked_hashes(), active_depth_);
+  if (ledger_.stride() == 1) return;
+  for (std::uint32_t& depth : active_depth_) depth *= ledger_.stride();
 }
 
 CostInputs WorkerChoice::inputs_of(RankTable::Slot slot, const PreparedRequest& request) const {

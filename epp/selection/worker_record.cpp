@@ -43,6 +43,32 @@ bool WorkerRecord::has_rank(DpRank rank) const {
          rank - spec.data_parallel_start_rank < spec.data_parallel_size;
 }
 
+void WorkerPatch::apply_to(WorkerSpec& spec) const {
+  const auto set = [](auto& field, const auto& wanted) {
+    if (wanted) field = *wanted;
+  };
+  set(spec.model_name, model_name);
+  set(spec.routing_group, routing_group);
+  set(spec.endpoint, endpoint);
+  set(spec.block_size, block_size);
+  set(spec.data_parallel_start_rank, data_parallel_start_rank);
+  set(spec.data_parallel_size, data_parallel_size);
+  set(spec.kv_events, kv_events);
+  set(spec.kv_events_endpoint, kv_events_endpoint);
+  set(spec.replay_endpoint, replay_endpoint);
+  set(spec.kv_events_endpoints, kv_events_endpoints);
+  set(spec.replay_endpoints, replay_endpoints);
+  set(spec.stable_routing_id, stable_routing_id);
+  set(spec.is_eagle, is_eagle);
+  set(spec.taints, taints);
+  set(spec.topology_domains, topology_domains);
+  set(spec.router_hint_worker_type, router_hint_worker_type);
+  set(spec.router_hint_source_control_endpoints, router_hint_source_control_endpoints);
+  set(spec.max_num_batched_tokens, max_num_batched_tokens);
+  set(spec.total_kv_blocks, total_kv_blocks);
+  set(spec.kv_transfer, kv_transfer);
+}
+
 std::string topology_taint(std::string_view domain, std::string_view value) {
   std::string taint = "dynamo.topology/";
   taint.append(domain).append("=").append(value);

@@ -54,6 +54,38 @@ struct WorkerSpec {
   std::set<std::string> taints;
   std::map<std::string, std::string> topology_domains;
   std::optional<KvTransferRule> kv_transfer;
+
+  // KV-fetch hints: the kind of engine that understands them (workers of one kind can fetch from each other;
+  // empty: it takes none), and per rank the address where others may fetch its blocks.
+  std::string router_hint_worker_type = {};
+  std::map<DpRank, std::string> router_hint_source_control_endpoints = {};
+};
+
+// A change of some fields of a declaration. What is absent stays as it is, and nothing can be cleared by it:
+// a list or map that is given replaces the old one as a whole.
+struct WorkerPatch {
+  std::optional<std::string> model_name;
+  std::optional<std::string> routing_group;
+  std::optional<std::string> endpoint;
+  std::optional<std::uint32_t> block_size;
+  std::optional<DpRank> data_parallel_start_rank;
+  std::optional<std::uint32_t> data_parallel_size;
+  std::optional<bool> kv_events;
+  std::optional<std::string> kv_events_endpoint;
+  std::optional<std::string> replay_endpoint;
+  std::optional<std::map<DpRank, std::string>> kv_events_endpoints;
+  std::optional<std::map<DpRank, std::string>> replay_endpoints;
+  std::optional<std::uint64_t> max_num_batched_tokens;
+  std::optional<std::uint64_t> total_kv_blocks;
+  std::optional<std::string> stable_routing_id;
+  std::optional<bool> is_eagle;
+  std::optional<std::set<std::string>> taints;
+  std::optional<std::map<std::string, std::string>> topology_domains;
+  std::optional<KvTransferRule> kv_transfer;
+  std::optional<std::string> router_hint_worker_type;
+  std::optional<std::map<DpRank, std::string>> router_hint_source_control_endpoints;
+
+  void apply_to(WorkerSpec& spec) const;
 };
 
 enum class WorkerLifecycle : std::uint8_t {

@@ -2,8 +2,10 @@
 // it is compiled into the plugin, so nothing of it crosses the boundary. See docs/backend-plugins.md.
 #pragma once
 
+#include <cstddef>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -78,22 +80,29 @@ class BodyEdit {
  public:
   /// `base` is the offset of the object's text within the request body: zero for the body itself.
   explicit BodyEdit(const Object& object, std::size_t base = 0)
-      : object_(object), base_(base), changes_(object.members().size()) {}
+      : object_(object), base_(base), changes_(object.members().size()) {
+    appended_.reserve(4);
+    values_.reserve(8);
+  }
 
   /// Takes every member of that name out.
   void remove(std::string_view name) {
     for_each(name, [](Change& change) { change.kind = Change::kRemove; });
-    std::erase_if(appended_, [&](const auto& added) { return added.first == name; });
+    std::erase_if(appended_, [&](const auto& added) { return added.name == name; });
   }
 
   /// Gives every member of that name this value (JSON text), so that it does not matter which of two an
   /// engine takes; appends a member if there is none.
   void set(std::string_view name, std::string_view json) {
-    set_pieces(name, {{json.data(), 0, json.size()}});
+    const handoff_piece piece{json.data(), 0, json.size()};
+    set_pieces(name, {&piece, 1});
   }
 
   /// Same, with a value put together from pieces.
-  void set(std::string_view name, std::vector<handoff_piece> json) { set_pieces(name, std::move(json)); }
+  void set(std::string_view name, std::span<const handoff_piece> json) { set_pieces(name, json); }
+  void set(std::string_view name, std::initializer_list<handoff_piece> json) {
+    set_pieces(name, {json.begin(), json.size()});
+  }
 
   /// Same, with the edited form of the object that now is the member's value.
   void set(std::string_view name, const BodyEdit& nested) { set_pieces(name, nested.pieces()); }
@@ -115,7 +124,7 @@ class BodyEdit {
           break;
         case Change::kReplace:
           original(out, cursor, member.value_begin);
-          out.insert(out.end(), changes_[i].value.begin(), changes_[i].value.end());
+          append(out, changes_[i].value);
           cursor = member.value_end;
           kept_any = true;
           break;
@@ -136,11 +145,11 @@ class BodyEdit {
         original(out, cursor, at);
         cursor = at;
       }
-      for (const auto& [name, value] : appended_) {
+      for (const auto& added : appended_) {
         fresh(out, kept_any ? ",\"" : "\"");
-        fresh(out, name);
+        fresh(out, added.name);
         fresh(out, "\":");
-        out.insert(out.end(), value.begin(), value.end());
+        append(out, added.value);
         kept_any = true;
       }
     }
@@ -149,9 +158,19 @@ class BodyEdit {
   }
 
  private:
+  /// Where in `values_` the pieces of a new value lie. One list for all of them: an edit is made for each
+  /// leg.
+  struct Value {
+    std::size_t begin = 0;
+    std::size_t count = 0;
+  };
   struct Change {
     enum Kind { kKeep, kRemove, kReplace } kind = kKeep;
-    std::vector<handoff_piece> value;
+    Value value;
+  };
+  struct Added {
+    std::string_view name;
+    Value value;
   };
 
   template <class Action>
@@ -166,21 +185,24 @@ class BodyEdit {
     return found;
   }
 
-  void set_pieces(std::string_view name, std::vector<handoff_piece> value) {
-    const bool found = for_each(name, [&](Change& change) {
-      change.kind = Change::kReplace;
-      change.value = value;
-    });
+  void set_pieces(std::string_view name, std::span<const handoff_piece> pieces) {
+    const Value value{values_.size(), pieces.size()};
+    values_.insert(values_.end(), pieces.begin(), pieces.end());
+    const bool found = for_each(name, [&](Change& change) { change = {Change::kReplace, value}; });
     if (found) return;
     for (auto& added : appended_) {
-      if (added.first == name) {
-        added.second = std::move(value);
+      if (added.name == name) {
+        added.value = value;
         return;
       }
     }
-    appended_.emplace_back(name, std::move(value));
+    appended_.push_back({name, value});
   }
 
+  void append(std::vector<handoff_piece>& out, const Value& value) const {
+    const auto begin = values_.begin() + static_cast<std::ptrdiff_t>(value.begin);
+    out.insert(out.end(), begin, begin + static_cast<std::ptrdiff_t>(value.count));
+  }
   void original(std::vector<handoff_piece>& out, std::size_t from, std::size_t to) const {
     if (from < to) out.push_back({nullptr, base_ + from, to - from});
   }
@@ -191,7 +213,8 @@ class BodyEdit {
   Object object_;
   std::size_t base_;
   std::vector<Change> changes_;
-  std::vector<std::pair<std::string_view, std::vector<handoff_piece>>> appended_;
+  std::vector<Added> appended_;
+  std::vector<handoff_piece> values_;
 };
 
 /// The sidecar's services. Lives as long as the backend.

@@ -21,6 +21,18 @@ std::string code(std::string_view text) {
   return "`" + cell(text) + "`";
 }
 
+/// ` (a = b, c = none)`: what an alias accepts, and which value of the option each word stands for.
+std::string spellings_of(const Alias& alias, bool as_code) {
+  if (alias.spellings.empty()) return {};
+  std::string out;
+  for (const auto& [spelling, meaning] : alias.spellings) {
+    out += out.empty() ? " (" : ", ";
+    out += as_code ? code(spelling) : spelling;
+    if (meaning != spelling) out += " = " + (meaning.empty() ? "not set" : as_code ? code(meaning) : meaning);
+  }
+  return out + ")";
+}
+
 }  // namespace
 
 std::string OptionTable::help_text(std::string_view program) const {
@@ -42,7 +54,7 @@ std::string OptionTable::help_text(std::string_view program) const {
                (row.binding.unit.empty() ? "" : " " + row.binding.unit) + ".\n";
       }
       out += "      Environment: " + row.spec.name;
-      for (const Alias& alias : row.spec.aliases) out += ", " + alias.name;
+      for (const Alias& alias : row.spec.aliases) out += ", " + alias.name + spellings_of(alias, false);
       out += "\n";
     }
   }
@@ -73,7 +85,7 @@ std::string OptionTable::markdown_table() const {
         has_rows = true;
       }
       out += "| " + code(row.spec.name);
-      for (const Alias& alias : row.spec.aliases) out += ", " + code(alias.name);
+      for (const Alias& alias : row.spec.aliases) out += ", " + code(alias.name) + spellings_of(alias, true);
       const bool show_default = !row.spec.secret && !row.default_text.empty();
       out += " | " + code("--" + row.flag) + " | " + (show_default ? code(row.default_text) : "–") + " | " +
              cell(row.binding.accepts) + " | " + cell(row.spec.help) + " |\n";

@@ -194,27 +194,35 @@ void LogLine::finish() {
   spare_line() = std::move(line_);
 }
 
-bool LogLine::add_name(std::string_view name) {
-  if (line_.size() + name.size() > kLineBytes) return false;
-  line_ += ' ';
-  append_name(line_, name);
-  line_ += '=';
+bool LogLine::add_name(FieldName name) {
+  const auto text = name.text();
+  if (line_.size() + text.size() > kLineBytes) return false;
+  if (!name.is_checked()) {
+    line_ += ' ';
+    append_name(line_, text);
+    line_ += '=';
+    return true;
+  }
+  const auto before = line_.size();
+  line_.resize(before + text.size() + 2, ' ');
+  text.copy(line_.data() + before + 1, text.size());
+  line_.back() = '=';
   return true;
 }
 
-void LogLine::add_text(std::string_view name, std::string_view value) {
+void LogLine::add_text(FieldName name, std::string_view value) {
   if (add_name(name)) append_value(line_, value);
 }
 
-void LogLine::add_double(std::string_view name, double value) {
+void LogLine::add_double(FieldName name, double value) {
   if (add_name(name)) append_number(line_, value);
 }
 
-void LogLine::add_signed(std::string_view name, std::int64_t value) {
+void LogLine::add_signed(FieldName name, std::int64_t value) {
   if (add_name(name)) append_integer(line_, value);
 }
 
-void LogLine::add_unsigned(std::string_view name, std::uint64_t value) {
+void LogLine::add_unsigned(FieldName name, std::uint64_t value) {
   if (add_name(name)) append_integer(line_, value);
 }
 

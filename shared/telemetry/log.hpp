@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -28,6 +29,29 @@ inline bool log_enabled(Level level) {
   return level >= detail::log_threshold.load(std::memory_order_relaxed) && level != Level::off;
 }
 
+/// The name of a field. A literal is checked by the compiler: letters, digits, `_`, `-` and `.`.
+class FieldName {
+ public:
+  template <std::size_t Size>
+  consteval FieldName(const char (&literal)[Size]) : text_(literal, Size - 1) {
+    for (const char c : text_) {
+      const bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                        c == '_' || c == '-' || c == '.';
+      if (!fine) throw "not a field's name";
+    }
+  }
+  /// A name that is not known before; wrong characters become `_` in the line.
+  static FieldName of(std::string_view text) { return FieldName(text, 0); }
+
+  std::string_view text() const { return text_; }
+  bool is_checked() const { return is_checked_; }
+
+ private:
+  FieldName(std::string_view text, int) : text_(text), is_checked_(false) {}
+  std::string_view text_;
+  bool is_checked_ = true;
+};
+
 /// One line of the log: `2026-01-02T03:04:05.678Z INFO event key=value …`, written when the object goes.
 ///
 ///     LogLine(Level::info, "request_done").field("request_id", id).field("bytes", size).field("ms",
@@ -47,24 +71,22 @@ class LogLine {
   LogLine(const LogLine&) = delete;
   LogLine& operator=(const LogLine&) = delete;
 
-  LogLine& field(std::string_view name, std::string_view value) {
+  LogLine& field(FieldName name, std::string_view value) {
     if (enabled_) add_text(name, value);
     return *this;
   }
-  LogLine& field(std::string_view name, const char* value) { return field(name, std::string_view(value)); }
-  LogLine& field(std::string_view name, const std::string& value) {
-    return field(name, std::string_view(value));
-  }
-  LogLine& field(std::string_view name, bool value) { return field(name, value ? "true" : "false"); }
+  LogLine& field(FieldName name, const char* value) { return field(name, std::string_view(value)); }
+  LogLine& field(FieldName name, const std::string& value) { return field(name, std::string_view(value)); }
+  LogLine& field(FieldName name, bool value) { return field(name, value ? "true" : "false"); }
 
   /// Three decimals.
-  LogLine& field(std::string_view name, double value) {
+  LogLine& field(FieldName name, double value) {
     if (enabled_) add_double(name, value);
     return *this;
   }
 
   template <std::integral T>
-  LogLine& field(std::string_view name, T value) {
+  LogLine& field(FieldName name, T value) {
     if (!enabled_) return *this;
     if constexpr (std::signed_integral<T>) {
       add_signed(name, value);
@@ -77,11 +99,11 @@ class LogLine {
  private:
   void begin(std::string_view event);
   void finish();
-  bool add_name(std::string_view name);
-  void add_text(std::string_view name, std::string_view value);
-  void add_double(std::string_view name, double value);
-  void add_signed(std::string_view name, std::int64_t value);
-  void add_unsigned(std::string_view name, std::uint64_t value);
+  bool add_name(FieldName name);
+  void add_text(FieldName name, std::string_view value);
+  void add_double(FieldName name, double value);
+  void add_signed(FieldName name, std::int64_t value);
+  void add_unsigned(FieldName name, std::uint64_t value);
 
   Level level_;
   bool enabled_;

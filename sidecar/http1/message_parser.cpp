@@ -26,6 +26,15 @@ error_code refused() {
   return beast_http::make_error_code(beast_http::error::bad_value);
 }
 
+// The bytes of which a host and a port are made (RFC 3986, 3.2.2). Not more is asked: what the name means is
+// the engine's to say, but no blank, slash or `@` may make two readers see two hosts.
+bool is_host(std::string_view value) {
+  static constexpr std::string_view kMarks = "-._~!$&'()*+,;=:[]%";
+  return std::all_of(value.begin(), value.end(), [](char c) {
+    return is_ascii_digit(c) || is_ascii_alpha(c) || kMarks.find(c) != std::string_view::npos;
+  });
+}
+
 // What Beast tells while it parses, written into a head, and afterwards into a list of pieces.
 template <bool IsRequest, class Head>
 class Collector final : public beast_http::basic_parser<IsRequest> {
@@ -84,7 +93,7 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
         if (transfer_encodings_++ > 0 || !equals_ignoring_case(field.value, "chunked")) ec = refused();
         break;
       case HeaderClass::host:
-        if (hosts_++ > 0 && IsRequest) ec = refused();
+        if (IsRequest && (hosts_++ > 0 || !is_host(field.value))) ec = refused();
         break;
       case HeaderClass::connection:
         if (!head_->connection.add(field.value)) ec = refused();
@@ -127,7 +136,7 @@ class Collector final : public beast_http::basic_parser<IsRequest> {
   std::size_t max_fields_ = 0;
   int content_lengths_ = 0;
   int transfer_encodings_ = 0;
-  int hosts_ = 0;
+  int hosts_ = 0;  // in a request
   bool too_many_fields_ = false;
 };
 
@@ -187,7 +196,7 @@ HeadResult parse_whole_head(Collector<IsRequest, Head>& parser, std::string_view
   parser.begin_head(head, limits.fields);
   const auto consumed = parser.put(boost::asio::buffer(copy), ec);
   parser.end_head();
-  if (parser.too_many_fields()) return {HeadStatus::too_large};
+  if (parser.too_many_fields()) return {HeadStatus::too_many_fields};
   if (ec || consumed != size || !parser.is_header_done()) {
     if (ec == beast_http::error::bad_version && names_other_version(copy))
       return {HeadStatus::unsupported_version};

@@ -19,7 +19,8 @@ struct HeadLimits {
 enum class HeadStatus {
   complete,
   need_more,
-  too_large,            // beyond the limits: 431 to a client
+  too_large,            // more bytes than the limit: 431 to a client
+  too_many_fields,      // more header lines than the limit: 431 too
   malformed,            // not HTTP/1, or framing that could be read in two ways: 400
   unsupported_version,  // 505
 };

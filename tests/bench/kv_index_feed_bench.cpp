@@ -230,5 +230,44 @@ void event_to_visible(benchmark::State& state) {
 }
 BENCHMARK(event_to_visible)->UseRealTime()->Iterations(1)->Unit(benchmark::kMillisecond);
 
+// The floor of the above on this machine, now: the same message to a thread that only receives it.
+void raw_to_received(benchmark::State& state) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kInterval = std::chrono::microseconds(100);
+  Publisher publisher(1);
+  zmq::context_t context;
+  zmq::socket_t socket(context, zmq::socket_type::sub);
+  socket.set(zmq::sockopt::subscribe, "");
+  socket.connect(publisher.endpoint());
+  publisher.wait_for_subscriber();
+  std::atomic<std::uint32_t> received{0};
+  std::thread receiver([&] {
+    zmq::message_t frame;
+    while (received < kDistinct) {
+      for (int i = 0; i < 3; ++i) (void)socket.recv(frame);
+      ++received;
+    }
+  });
+  std::vector<double> delays;
+  for (auto _ : state) {
+    auto next = Clock::now();
+    for (std::uint32_t id = 0; id < kDistinct; ++id) {
+      while (Clock::now() < next) {
+      }
+      next += kInterval;
+      const auto start = Clock::now();
+      publisher.publish();
+      while (received <= id) {
+      }
+      delays.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    }
+  }
+  receiver.join();
+  std::sort(delays.begin(), delays.end());
+  state.counters["p50_us"] = delays[delays.size() / 2];
+  state.counters["p99_us"] = delays[delays.size() * 99 / 100];
+}
+BENCHMARK(raw_to_received)->UseRealTime()->Iterations(1)->Unit(benchmark::kMillisecond);
+
 }  // namespace
 }  // namespace handoff::epp::bench

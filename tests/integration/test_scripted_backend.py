@@ -296,49 +296,54 @@ def test_a_stream_that_breaks_after_the_answer_began_is_cut_by_fail(play):
 
 # ------------------------------------------------------------------------------------------------------------- lingering
 
-LINGER = "begin=start:1:prefill:collect,start:2:decode:hold:linger=60000; done.1=fail:400; end=note:over"
+LINGER = "begin=start:1:decode:hold:body:linger=60000; body.1!=note:piece; end=note:over"
 
 
-def test_a_lingering_leg_waits_for_its_first_byte_and_then_closes(play):
-    with play.ask(LINGER) as client:
+def test_a_lingering_leg_waits_for_its_answer_to_begin_and_then_closes(play):
+    client = play.ask(LINGER)
+    decode = play.decode.next()
+    client.close()
+    play.notes("over")
+    decode.body()  # the request is complete although nobody waits for its answer
+    decode.begin_stream()
+    decode.chunk(b"a")
+    decode.wait_until_dropped()
+    assert play.outcome() == "client_gone"
+
+
+def test_a_leg_whose_answer_has_begun_closes_at_once(play):
+    client = play.ask(LINGER)
+    decode = play.decode.next()
+    decode.begin_stream()
+    decode.chunk(b"a")
+    play.notes("piece")
+    client.close()
+    decode.wait_until_dropped()
+
+
+def test_a_leg_that_the_backend_gives_up_does_not_linger(play):
+    script = "begin=start:1:prefill:collect,start:2:decode:hold:linger=60000; done.1=fail:400"
+    with play.ask(script) as client:
         decode = play.decode.next()
         play.prefill.next().reply(b"{}")
         client.read_response("POST").refused(400, "scripted")
-        play.notes("over")
-        decode.body()  # the request is complete although nobody waits for its answer
-        decode.begin_stream()
         decode.wait_until_dropped()
-
-
-def test_a_lingering_leg_that_has_a_byte_closes_at_once(play):
-    script = LINGER.replace("hold:linger", "hold:body:linger") + "; body.2!=note:piece"
-    with play.ask(script) as client:
-        decode, prefill = play.decode.next(), play.prefill.next()
-        decode.begin_stream()
-        decode.chunk(b"a")
-        play.notes("piece")
-        prefill.reply(b"{}")
-        decode.wait_until_dropped()
-        client.read_response("POST").refused(400, "scripted")
 
 
 def test_a_lingering_leg_ends_with_its_time(play):
-    with play.ask(LINGER.replace("60000", "50")) as client:
-        decode = play.decode.next()
-        play.prefill.next().reply(b"{}")
-        client.read_response("POST")
-        decode.body()
-        decode.wait_until_dropped()
+    client = play.ask(LINGER.replace("60000", "50"))
+    decode = play.decode.next()
+    client.close()
+    decode.wait_until_dropped()
 
 
 def test_shutdown_does_not_wait_for_lingering_legs(play):
-    with play.ask(LINGER) as client:
-        decode = play.decode.next()
-        play.prefill.next().reply(b"{}")
-        client.read_response("POST")
-        play.notes("over")
-        decode.body()
-        play.sidecar.stop()
+    client = play.ask(LINGER)
+    decode = play.decode.next()
+    client.close()
+    play.notes("over")
+    decode.body()
+    play.sidecar.stop()
 
 
 # -------------------------------------------------------------------------------------------------------------- WANT_SENT

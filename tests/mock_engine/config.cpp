@@ -8,8 +8,8 @@ namespace handoff::mock {
 namespace {
 
 const std::map<std::string, EngineKind>& engine_kinds() {
-  static const std::map<std::string, EngineKind> table{{"vllm", EngineKind::kVllm},
-                                                       {"sglang", EngineKind::kSglang}};
+  static const std::map<std::string, EngineKind> table{
+      {"vllm", EngineKind::kVllm}, {"sglang", EngineKind::kSglang}, {"trtllm", EngineKind::kTrtllm}};
   return table;
 }
 
@@ -33,7 +33,7 @@ void add_options(CLI::App& app, MockConfig& config, RawTimes& times) {
                                                           {"recompute", LoadFailurePolicy::kRecompute}};
   app.add_option("--engine", config.engine)->transform(CLI::CheckedTransformer(engine_kinds()));
   app.add_option("--role", config.role)->transform(CLI::CheckedTransformer(roles));
-  app.add_option("--bind", config.bind)->check(CLI::IsMember({"127.0.0.1", "::1", "localhost"}));
+  app.add_option("--bind", config.bind)->check(CLI::IsMember({"127.0.0.1", "::1", "localhost", "0.0.0.0"}));
   app.add_option("--port", config.port);
   app.add_option("--side-channel-port", config.side_channel_port);
   app.add_option("--control-port", config.control_port);
@@ -48,6 +48,7 @@ void add_options(CLI::App& app, MockConfig& config, RawTimes& times) {
   app.add_option("--data-parallel-size", config.data_parallel_size)->check(CLI::Range(1, 1024));
   app.add_option("--default-max-tokens", config.default_max_tokens)->check(CLI::Range(1, 1048576));
   app.add_flag("--prefix-caching", config.prefix_caching);
+  app.add_flag("--one-prefill-at-a-time", config.one_prefill_at_a_time);
   app.add_flag("--flat-block-ids", config.flat_block_ids);
   app.add_flag("--null-params-on-stop", config.null_params_on_stop);
   app.add_flag("--enable-request-id-headers", config.request_id_headers);
@@ -61,9 +62,36 @@ void add_options(CLI::App& app, MockConfig& config, RawTimes& times) {
   app.add_option("--ttft-ms", times.ttft_ms)->check(CLI::NonNegativeNumber);
   app.add_option("--kv-load-ms", times.kv_load_ms)->check(CLI::NonNegativeNumber);
   app.add_option("--keep-alive-ms", times.keep_alive_ms)->check(CLI::PositiveNumber);
+  app.add_option("--auth-key", config.auth_key);
+  app.add_flag("--prompt-ids-base64", config.prompt_ids_base64);
+  app.add_flag("--double-done", config.double_done);
   app.add_option("--faults", config.faults_json);
   app.add_option("--seed", config.seed);
   app.add_option("--engine-id", config.engine_id);
+}
+
+void add_kv_event_options(CLI::App& app, MockConfig& config) {
+  const std::map<std::string, KvEventFormat> formats{{"vllm-2025-04", KvEventFormat::kVllm2025April},
+                                                     {"vllm-2025-09", KvEventFormat::kVllm2025September},
+                                                     {"vllm-2025-12", KvEventFormat::kVllm2025December},
+                                                     {"vllm-2026-02", KvEventFormat::kVllm2026February},
+                                                     {"vllm-2026-04", KvEventFormat::kVllm2026April},
+                                                     {"vllm-2026-05", KvEventFormat::kVllm2026May},
+                                                     {"vllm-map", KvEventFormat::kVllmMap},
+                                                     {"sglang-array", KvEventFormat::kSglangArray},
+                                                     {"sglang-map", KvEventFormat::kSglangMap}};
+  const std::map<std::string, KvHashKind> kinds{{"int", KvHashKind::kInt}, {"bytes", KvHashKind::kBytes}};
+  const std::map<std::string, TokenizerApi> apis{{"vllm", TokenizerApi::kVllm},
+                                                 {"sglang", TokenizerApi::kSglang}};
+  app.add_flag("--kv-events", config.kv_events);
+  app.add_option("--kv-event-port", config.kv_event_port);
+  app.add_option("--kv-replay-port", config.kv_replay_port);
+  app.add_option("--kv-replay-batches", config.kv_replay_batches)->check(CLI::Range(1, 10000000));
+  app.add_flag("!--kv-replay-without-topic", config.kv_replay_topic);
+  app.add_option("--kv-topic", config.kv_topic);
+  app.add_option("--kv-event-format", config.kv_event_format)->transform(CLI::CheckedTransformer(formats));
+  app.add_option("--kv-hashes", config.kv_hash_kind)->transform(CLI::CheckedTransformer(kinds));
+  app.add_option("--tokenizer-api", config.tokenizer_api)->transform(CLI::CheckedTransformer(apis));
 }
 
 }  // namespace
@@ -95,14 +123,18 @@ MockConfig parse_command_line(int argc, char** argv) {
   CLI::App app{"A mock inference engine for tests of prefill/decode routing"};
   add_options(app, config, times);
   add_sglang_options(app, config.sglang);
+  add_kv_event_options(app, config);
   try {
     app.parse(argc, argv);
+    if (config.kv_events && !config.prefix_caching)
+      throw CLI::ValidationError("--kv-events", "needs --prefix-caching");
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }
   if (config.models.empty()) config.models = {"mock-model"};
   if (config.bind == "localhost") config.bind = "127.0.0.1";
-  if (config.side_channel_host.empty()) config.side_channel_host = config.bind;
+  if (config.side_channel_host.empty())
+    config.side_channel_host = config.bind == "0.0.0.0" ? "127.0.0.1" : config.bind;
   config.prefill_per_token = std::chrono::microseconds(times.prefill_us);
   config.decode_per_token = std::chrono::microseconds(times.decode_us);
   config.ttft = std::chrono::milliseconds(times.ttft_ms);

@@ -3,18 +3,22 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kv_event_format.hpp"
 #include "sglang_config.hpp"
 
 namespace handoff::mock {
 
 // Grows with each personality.
-enum class EngineKind { kVllm, kSglang };
+enum class EngineKind { kVllm, kSglang, kTrtllm };
 enum class Role { kProducer, kConsumer, kBoth, kNone };
 enum class GenerateParams { kTopLevel, kExtraArgs, kBoth };
 enum class LoadFailurePolicy { kFail, kRecompute };
+// Whose tokenizer endpoints: vLLM's render, or SGLang's /v1/tokenize and renderer.
+enum class TokenizerApi { kVllm, kSglang };
 
 struct MockConfig {
   EngineKind engine = EngineKind::kVllm;
@@ -35,6 +39,7 @@ struct MockConfig {
   std::int64_t data_parallel_size = 1;
   std::int64_t default_max_tokens = 16;
   bool prefix_caching = false;
+  bool one_prefill_at_a_time = false;
   bool flat_block_ids = false;
   bool null_params_on_stop = false;
   bool request_id_headers = false;
@@ -42,12 +47,27 @@ struct MockConfig {
   GenerateParams generate_params = GenerateParams::kBoth;
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
 
+  TokenizerApi tokenizer_api = TokenizerApi::kVllm;
+
+  bool kv_events = false;
+  std::uint16_t kv_event_port = 0;
+  std::optional<std::uint16_t> kv_replay_port;
+  std::int64_t kv_replay_batches = 10000;
+  bool kv_replay_topic = true;
+  std::string kv_topic;
+  KvEventFormat kv_event_format = KvEventFormat::kVllmMap;
+  KvHashKind kv_hash_kind = KvHashKind::kInt;
+
   double time_scale = 1.0;
   std::chrono::microseconds prefill_per_token{0};
   std::chrono::microseconds decode_per_token{0};
   std::chrono::milliseconds ttft{0};
   std::chrono::milliseconds kv_load{0};
   std::chrono::milliseconds keep_alive{5000};
+
+  std::string auth_key;            // trtllm: internal_request_auth_key
+  bool prompt_ids_base64 = false;  // trtllm
+  bool double_done = false;        // trtllm
 
   std::string faults_json;
   std::uint64_t seed = 1;

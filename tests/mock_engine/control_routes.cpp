@@ -199,6 +199,34 @@ Awaitable<void> dead_route(Exchange& exchange) {
   co_await answer_json(exchange, 200, R"({"ok":true})");
 }
 
+// What a publisher can do to its subscribers. An empty text: done.
+std::string act_on_kv_events(Engine& engine, const Json& body) {
+  KvEventPublisher* events = engine.kv_events();
+  if (!events) return "this engine publishes no events (--kv-events)";
+  if (!body.is_object()) return "need an object with lose, restart or publish";
+  if (body.contains("lose")) events->lose(body.at("lose").get<std::int64_t>());
+  if (body.value("restart", false)) {
+    engine.prefix_cache().clear(false);
+    events->restart();
+  }
+  if (body.contains("publish")) {
+    if (!body.at("publish").is_array()) return "publish: need a list of events";
+    events->publish_raw(body.value("rank", std::int64_t{0}), body.at("publish"));
+  }
+  return {};
+}
+
+Awaitable<void> kv_events_route(Exchange& exchange) {
+  const auto body = parse_json(exchange.request.body);
+  std::string error = "not JSON";
+  if (body) error = act_on_kv_events(exchange.services.engine, *body);
+  if (error.empty()) {
+    co_await answer_json(exchange, 200, R"({"ok":true})");
+  } else {
+    co_await answer_json(exchange, 400, error_text(error));
+  }
+}
+
 Awaitable<void> reset_route(Exchange& exchange) {
   exchange.services.engine.reset_counters();
   exchange.services.personality->reset_counters();
@@ -234,7 +262,7 @@ Awaitable<void> serve_control_route(Exchange& exchange) {
       {"/mock/wait", {"GET", wait_route}},      {"/mock/faults", {"GET POST DELETE", faults_route}},
       {"/mock/expect", {"POST", expect_route}}, {"/mock/reset", {"POST", reset_route}},
       {"/mock/dead", {"POST", dead_route}},     {"/mock/die", {"POST", die_route}},
-      {"/mock/exit", {"POST", exit_route}}};
+      {"/mock/exit", {"POST", exit_route}},     {"/mock/kv_events", {"POST", kv_events_route}}};
   const auto route = routes.find(exchange.path);
   if (route == routes.end()) {
     co_await answer_json(exchange, 404, R"({"error":"no such control call"})");

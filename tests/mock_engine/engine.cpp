@@ -1,13 +1,9 @@
 #include "engine.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace handoff::mock {
-namespace {
-
-constexpr std::size_t kRememberedBlocks = 262144;
-
-}  // namespace
 
 std::string Random::hex(int digits) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -20,41 +16,28 @@ std::string Random::uuid() {
   return hex(8) + "-" + hex(4) + "-4" + hex(3) + "-a" + hex(3) + "-" + hex(12);
 }
 
-std::int64_t PrefixCache::hit_tokens(const Tokens& prompt, std::int64_t block_size) const {
-  const auto size = static_cast<std::int64_t>(prompt.size());
-  std::uint64_t chain = 0;
-  std::int64_t hit = 0;
-  // The last token is always computed, to have something to sample from.
-  while (hit + block_size <= size - 1) {
-    const Tokens block(prompt.begin() + hit, prompt.begin() + hit + block_size);
-    chain = hash_tokens(block) ^ (chain * 31 + 7);
-    if (!known_.contains(chain)) break;
-    hit += block_size;
-  }
-  return hit;
-}
-
-void PrefixCache::remember(const Tokens& prompt, std::int64_t block_size) {
-  const auto size = static_cast<std::int64_t>(prompt.size());
-  std::uint64_t chain = 0;
-  for (std::int64_t at = 0; at + block_size <= size; at += block_size) {
-    const Tokens block(prompt.begin() + at, prompt.begin() + at + block_size);
-    chain = hash_tokens(block) ^ (chain * 31 + 7);
-    if (known_.insert(chain).second) order_.push_back(chain);
-  }
-  while (order_.size() > kRememberedBlocks) {
-    known_.erase(order_.front());
-    order_.pop_front();
-  }
-}
-
 Engine::Engine(net::io_context& io, const MockConfig& config)
     : io_(io),
       config_(config),
       random_(config.seed),
       engine_id_(config.engine_id.empty() ? random_.uuid() : config.engine_id),
       blocks_(config.blocks),
-      expiry_timer_(io) {}
+      prefix_cache_(blocks_, config.block_size, config.data_parallel_size, config.prefix_caching),
+      expiry_timer_(io) {
+  if (config.kv_events) kv_events_ = std::make_unique<KvEventPublisher>(io, config);
+}
+
+void Engine::publish_kv_events() {
+  const std::vector<CacheEvent> events = prefix_cache_.take_events();
+  if (kv_events_ && !events.empty()) kv_events_->publish(events);
+}
+
+Clock::time_point Engine::book_prefill(std::chrono::microseconds cost) {
+  const auto now = Clock::now();
+  if (!config_.one_prefill_at_a_time) return now + cost;
+  prefill_free_at_ = std::max(prefill_free_at_, now) + cost;
+  return prefill_free_at_;
+}
 
 void Engine::die(const std::string& reason) {
   if (dead_) return;
@@ -118,7 +101,9 @@ void Engine::arm_expiry(Clock::time_point when) {
 Reply Engine::state() const {
   const Counters& c = counters_;
   const std::int64_t pinned = leases_.pinned_blocks();
-  const std::int64_t in_use = blocks_.total() - blocks_.free() - pinned - gauges_.leaked_blocks;
+  // Blocks that a lease and a request share count as pinned.
+  const std::int64_t in_use =
+      std::max<std::int64_t>(0, blocks_.total() - blocks_.free() - pinned - gauges_.leaked_blocks);
   Reply s;
   s["engine_id"] = engine_id(0);
   s["role"] = role_name(config_.role);
@@ -131,6 +116,18 @@ Reply Engine::state() const {
                  {"in_use", in_use},
                  {"leaked", gauges_.leaked_blocks}};
   const LeaseCounters& l = leases_.counters();
+  s["prefix_cache"] = {
+      {"blocks", prefix_cache_.size()}, {"queries", c.cache_queries}, {"hits", c.local_cache_hit}};
+  if (kv_events_) {
+    const KvEventPublisher::Counters& e = kv_events_->counters();
+    s["kv_events"] = {{"next_sequence", kv_events_->next_sequence()},
+                      {"batches", e.batches},
+                      {"lost", e.lost},
+                      {"stored_blocks", e.stored_blocks},
+                      {"removed_blocks", e.removed_blocks},
+                      {"cleared", e.cleared},
+                      {"replays", e.replays}};
+  }
   s["leases"] = {{"live", leases_.live()},
                  {"created", l.created},
                  {"consumed", l.consumed},

@@ -2,18 +2,18 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "api_request.hpp"
 #include "async.hpp"
 #include "block_pool.hpp"
 #include "config.hpp"
+#include "kv_event_publisher.hpp"
 #include "lease_table.hpp"
+#include "prefix_cache.hpp"
 #include "random.hpp"
 
 namespace handoff::mock {
@@ -39,19 +39,6 @@ struct Gauges {
   std::int64_t connections = 0, side_channel_connections = 0;
 };
 
-// Remembers which full blocks of which prompts were computed here (hash chain, bounded, oldest forgotten
-// first).
-class PrefixCache {
- public:
-  // Tokens of `prompt` that need not be computed; never all of them.
-  std::int64_t hit_tokens(const Tokens& prompt, std::int64_t block_size) const;
-  void remember(const Tokens& prompt, std::int64_t block_size);
-
- private:
-  std::unordered_set<std::uint64_t> known_;
-  std::deque<std::uint64_t> order_;
-};
-
 // Owned by main(); lives as long as the io_context and is used from its single thread only.
 class Engine {
  public:
@@ -62,6 +49,13 @@ class Engine {
   BlockPool& blocks() { return blocks_; }
   LeaseTable& leases() { return leases_; }
   PrefixCache& prefix_cache() { return prefix_cache_; }
+  // Null without --kv-events.
+  KvEventPublisher* kv_events() { return kv_events_.get(); }
+  // Tells the subscribers what has changed in the prefix cache since the last call; one batch, as the
+  // scheduler's step.
+  void publish_kv_events();
+  // When a prompt that takes `cost` to compute is done; with --one-prefill-at-a-time after those before it.
+  Clock::time_point book_prefill(std::chrono::microseconds cost);
   Counters& counters() { return counters_; }
   Gauges& gauges() { return gauges_; }
   ChangeSignal& changed() { return changed_; }
@@ -97,6 +91,8 @@ class Engine {
   BlockPool blocks_;
   LeaseTable leases_{blocks_};
   PrefixCache prefix_cache_;
+  std::unique_ptr<KvEventPublisher> kv_events_;
+  Clock::time_point prefill_free_at_ = Clock::time_point::min();
   Counters counters_;
   Gauges gauges_;
   ChangeSignal changed_;

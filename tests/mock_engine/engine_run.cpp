@@ -17,7 +17,7 @@ EngineRun::EngineRun(Engine& engine, const ApiRequest& request, std::string requ
       request_(request),
       request_id_(std::move(request_id)),
       rank_(rank),
-      place_(engine, request) {
+      place_(engine, request, rank) {
   if (request_.leg == Leg::kDecode) {
     remote_ = remote_lease(request_.kv_params);
     told_p_ = !remote_.has_value();
@@ -34,9 +34,7 @@ Awaitable<RunResult> EngineRun::start() {
   if (request_.leg == Leg::kDecode) {
     verdict = judge_handoff(request_);
     const bool all_cached =
-        engine_.config().prefix_caching && request_.prompts.size() == 1 &&
-        engine_.prefix_cache().hit_tokens(request_.prompts.front(), engine_.config().block_size) + 1 >=
-            request_.prompt_tokens();
+        request_.prompts.size() == 1 && place_.cached_now(0) + 1 >= request_.prompt_tokens();
     if (verdict == HandoffVerdict::kKillsEngine && !all_cached) {
       told_p_ = true;  // a dead process tells nobody
       engine_.die("decode request without remote_block_ids, or several prompts with one handoff");
@@ -116,13 +114,11 @@ RunResult EngineRun::weigh(PullOutcome outcome) {
 }
 
 Awaitable<void> EngineRun::compute_prompt() {
-  const MockConfig& config = engine_.config();
   Counters& counters = engine_.counters();
   std::int64_t to_compute = 0;
-  for (const Tokens& prompt : request_.prompts) {
-    const auto size = static_cast<std::int64_t>(prompt.size());
-    const std::int64_t hit =
-        config.prefix_caching ? engine_.prefix_cache().hit_tokens(prompt, config.block_size) : 0;
+  for (std::size_t prompt = 0; prompt < request_.prompts.size(); ++prompt) {
+    const auto size = static_cast<std::int64_t>(request_.prompts[prompt].size());
+    const std::int64_t hit = place_.cached_tokens(prompt);
     counters.cache_queries += size;
     counters.local_cache_hit += hit;
     if (kv_loaded_) {
@@ -133,14 +129,22 @@ Awaitable<void> EngineRun::compute_prompt() {
       cached_tokens_ += hit;
       to_compute += size - hit;
     }
-    if (config.prefix_caching) engine_.prefix_cache().remember(prompt, config.block_size);
   }
-  co_await sleep_for(config.ttft + config.prefill_per_token * to_compute);
+  co_await place_.compute(to_compute);
+  // What was read from the wrong blocks is not this prompt's.
+  if (kind_ == AnswerKind::kRight) place_.store_prompts();
+}
+
+void EngineRun::advance(const std::vector<Completion>& answers, std::size_t generated) {
+  if (kind_ == AnswerKind::kRight) place_.store_answers(answers, generated);
 }
 
 Reply EngineRun::finish(const std::vector<Completion>& answers) {
   if (place_.ended() != EnginePlace::Ended::kNot) return nullptr;
   place_.end(EnginePlace::Ended::kFinished);
+  std::size_t longest = 0;
+  for (const Completion& answer : answers) longest = std::max(longest, answer.tokens.size());
+  advance(answers, longest);
   for (const Completion& answer : answers) {
     engine_.counters().generation += answer.token_count();
     ++engine_.counters().by_finish_reason[answer.finish_reason];

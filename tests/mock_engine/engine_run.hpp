@@ -28,6 +28,8 @@ class EngineRun {
   // What the loaded KV is worth; valid after start() said kReady.
   AnswerKind answer_kind() const { return kind_; }
   std::int64_t cached_tokens() const { return cached_tokens_; }
+  // `generated` tokens of each answer are out: blocks that are full with that come into the prefix cache.
+  void advance(const std::vector<Completion>& answers, std::size_t generated);
   // The request is over. On P this pins the prompt's blocks; the result goes into the reply.
   Reply finish(const std::vector<Completion>& answers);
   void fail() { place_.end(EnginePlace::Ended::kErrored); }

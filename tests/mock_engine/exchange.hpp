@@ -49,6 +49,10 @@ Awaitable<void> serve_control_route(Exchange& exchange);
 // Models, tokenize, render, embeddings, version …; false when the path is not one of them.
 Awaitable<bool> serve_info_route(Exchange& exchange);
 
+// The two halves of the tokenizer's endpoints; false when the path is not one of them.
+Awaitable<bool> serve_render_route(Exchange& exchange, const Json& body);
+Awaitable<bool> serve_tokenize_route(Exchange& exchange, const Json& body);
+
 std::string metrics_text(Engine& engine);
 
 Awaitable<void> answer_json(Exchange& exchange, int status, std::string body);
@@ -56,6 +60,7 @@ Awaitable<void> answer_error(Exchange& exchange, Api api, ApiError error);
 // The body as JSON; on a wrong content type or syntax the 400 is already sent and the result empty.
 Awaitable<std::optional<Json>> read_json_body(Exchange& exchange, Api api);
 ApiError engine_dead_error();
+ApiError invalid_field(const std::string& field, const std::string& rule);
 
 // One table, because a wrong method on any of them is 405.
 struct ApiRoute {

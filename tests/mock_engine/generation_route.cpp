@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+#include <functional>
 #include <utility>
 
 #include "engine_run.hpp"
@@ -153,7 +154,10 @@ Awaitable<void> answer_stream(Generation& g) {
     co_return;
   }
   co_await g.exchange.writer.piece(g.format->start());
-  co_await stream_tokens(g.exchange, g.answers, *g.format);
+  const std::function<void(std::size_t)> on_token = [&g](std::size_t generated) {
+    g.run.advance(g.answers, generated);
+  };
+  co_await stream_tokens(g.exchange, g.answers, *g.format, on_token);
   g.format->set_kv_params(g.run.finish(g.answers));
   co_await g.exchange.writer.piece(g.format->end());
   co_await g.exchange.writer.end_stream();

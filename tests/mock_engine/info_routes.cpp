@@ -1,11 +1,10 @@
-// Everything that needs no generation: health, models, tokenize, render, embeddings, metrics.
+// Everything that needs no generation: health, models, embeddings, metrics; tokenizer_routes has the rest.
 #include <algorithm>
 #include <cstring>
 #include <ctime>
 #include <utility>
 
 #include "exchange.hpp"
-#include "prompt_text.hpp"
 
 namespace handoff::mock {
 namespace {
@@ -35,10 +34,6 @@ ApiError unknown_model(const std::string& name) {
   return {404, "The model `" + name + "` does not exist.", "model"};
 }
 
-ApiError invalid(const std::string& field, const std::string& rule) {
-  return {400, "1 validation error: {'loc': ('body', '" + field + "'), 'msg': '" + rule + "'}", field};
-}
-
 Awaitable<void> answer_models(Exchange& exchange) {
   const MockConfig& config = exchange.services.config;
   if (exchange.path == "/v1/models") {
@@ -64,99 +59,6 @@ std::optional<ApiError> wrong_model(const MockConfig& config, const Json& body) 
     return std::nullopt;
   }
   return unknown_model(model->is_string() ? model->get<std::string>() : dump(*model));
-}
-
-Awaitable<void> answer_tokenize(Exchange& exchange, const Json& body) {
-  std::string text;
-  if (body.contains("messages")) {
-    const PromptText prompt = checked_chat_prompt_text(body);
-    if (!prompt.error.empty()) {
-      co_await answer_error(exchange, Api::kChat, invalid("messages", prompt.error));
-      co_return;
-    }
-    text = prompt.text;
-  } else if (body.contains("prompt") && body["prompt"].is_string()) {
-    text = body["prompt"].get<std::string>();
-  } else {
-    co_await answer_error(exchange, Api::kChat, invalid("prompt", "Field required"));
-    co_return;
-  }
-  const Tokens tokens = encode(text);
-  Reply strings = nullptr;
-  const auto wanted = body.find("return_token_strs");
-  if (wanted != body.end() && *wanted == true) {
-    strings = Reply::array();
-    for (const Token token : tokens) strings.push_back(token_text(token));
-  }
-  Reply out;
-  out["count"] = tokens.size();
-  out["max_model_len"] = exchange.services.config.context_limit();
-  out["tokens"] = tokens;
-  out["token_strs"] = strings;
-  co_await answer_json(exchange, 200, dump(out));
-}
-
-std::string prompt_json(const std::string& text) {
-  return dump(Reply{{"prompt", text}});
-}
-
-Awaitable<void> answer_detokenize(Exchange& exchange, const Json& body) {
-  const auto list = body.find("tokens");
-  Tokens tokens;
-  bool good = list != body.end() && list->is_array();
-  if (good) {
-    for (const Json& token : *list) {
-      good = good && token.is_number_integer();
-      if (good) tokens.push_back(token.get<std::int64_t>());
-    }
-  }
-  if (!good) {
-    co_await answer_error(exchange, Api::kChat, invalid("tokens", "Field required"));
-    co_return;
-  }
-  co_await answer_json(exchange, 200, prompt_json(decode(tokens)));
-}
-
-Reply rendered(const ApiRequest& request, const Tokens& tokens, const std::string& id) {
-  Reply sampling;
-  sampling["max_tokens"] = request.limit;
-  sampling["min_tokens"] = request.min_tokens;
-  sampling["n"] = request.n;
-  sampling["temperature"] = Reply(request.body.value("temperature", Json(1.0)));
-  sampling["stop"] = request.stop;
-  sampling["ignore_eos"] = request.ignore_eos;
-  sampling["extra_args"] = nullptr;
-  if (!request.kv_params.is_null())
-    sampling["extra_args"] = {{"kv_transfer_params", Reply(request.kv_params)}};
-  Reply out;
-  out["request_id"] = id;
-  out["token_ids"] = tokens;
-  out["sampling_params"] = sampling;
-  out["model"] = request.model;
-  out["stream"] = request.stream;
-  out["stream_options"] = Reply(request.body.value("stream_options", Json()));
-  out["cache_salt"] = nullptr;
-  out["priority"] = 0;
-  out["features"] = nullptr;
-  out["kv_transfer_params"] = Reply(request.kv_params);
-  return out;
-}
-
-Awaitable<void> answer_render(Exchange& exchange, const Json& body, Api api) {
-  const auto parsed = parse_api_request(api, body, exchange.services.config);
-  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
-    co_await answer_error(exchange, api, *error);
-    co_return;
-  }
-  const ApiRequest& request = std::get<ApiRequest>(parsed);
-  const std::string* header = exchange.header("x-request-id");
-  const std::string id = header ? *header : exchange.services.engine.random().hex(32);
-  Reply out = Reply::array();
-  for (std::size_t i = 0; i < request.prompts.size(); ++i) {
-    const std::string one = api == Api::kChat ? "chatcmpl-" + id : "cmpl-" + id + "-" + std::to_string(i);
-    out.push_back(rendered(request, request.prompts[i], one));
-  }
-  co_await answer_json(exchange, 200, dump(api == Api::kChat ? out.front() : out));
 }
 
 std::string base64_floats(const std::vector<float>& values) {
@@ -212,28 +114,37 @@ Reply embeddings(Engine& engine, const Json& body) {
 Awaitable<void> answer_embeddings(Exchange& exchange, const Json& body) {
   const auto input = body.find("input");
   if (input == body.end() || input->is_null()) {
-    co_await answer_error(exchange, Api::kChat, invalid("input", "Field required"));
+    co_await answer_error(exchange, Api::kChat, invalid_field("input", "Field required"));
     co_return;
   }
   co_await answer_json(exchange, 200, dump(embeddings(exchange.services.engine, body)));
 }
 
-Awaitable<void> serve_json_route(Exchange& exchange) {
+// False when the path is not one of them.
+Awaitable<bool> serve_json_route(Exchange& exchange) {
   const std::optional<Json> body = co_await read_json_body(exchange, Api::kChat);
-  if (!body) co_return;
-  if (exchange.path == "/v1/chat/completions/render") {
-    co_await answer_render(exchange, *body, Api::kChat);
-  } else if (exchange.path == "/v1/completions/render") {
-    co_await answer_render(exchange, *body, Api::kCompletions);
-  } else if (const auto error = wrong_model(exchange.services.config, *body)) {
+  if (!body) co_return true;
+  const bool rendered = co_await serve_render_route(exchange, *body);
+  if (rendered) co_return true;
+  if (const auto error = wrong_model(exchange.services.config, *body)) {
     co_await answer_error(exchange, Api::kChat, *error);
-  } else if (exchange.path == "/tokenize") {
-    co_await answer_tokenize(exchange, *body);
-  } else if (exchange.path == "/detokenize") {
-    co_await answer_detokenize(exchange, *body);
-  } else {
-    co_await answer_embeddings(exchange, *body);
+    co_return true;
   }
+  const bool tokenized = co_await serve_tokenize_route(exchange, *body);
+  if (tokenized) co_return true;
+  if (exchange.path != "/v1/embeddings") co_return false;
+  co_await answer_embeddings(exchange, *body);
+  co_return true;
+}
+
+// vLLM's endpoint of its development mode: only while nothing runs.
+std::string reset_prefix_cache(Engine& engine) {
+  const bool idle = engine.gauges().running == 0 && engine.leases().live() == 0;
+  if (idle) {
+    engine.prefix_cache().clear(true);
+    engine.publish_kv_events();
+  }
+  return idle ? R"({"success":true})" : R"({"success":false})";
 }
 
 }  // namespace
@@ -252,8 +163,11 @@ Awaitable<bool> serve_info_route(Exchange& exchange) {
     co_await exchange.writer.full(200, "text/plain; version=1.0.0; charset=utf-8", {}, metrics_text(engine));
   } else if (path.starts_with("/v1/models")) {
     co_await answer_models(exchange);
+  } else if (path == "/reset_prefix_cache") {
+    co_await answer_json(exchange, 200, reset_prefix_cache(engine));
   } else if (exchange.request.method == "POST") {
-    co_await serve_json_route(exchange);
+    const bool known = co_await serve_json_route(exchange);
+    co_return known;
   } else {
     co_return false;
   }

@@ -31,7 +31,7 @@ const char* pull_outcome_name(PullOutcome outcome) {
 
 void LeaseTable::pin(const std::string& request_id, Lease lease) {
   ++counters_.created;
-  pinned_blocks_ += static_cast<std::int64_t>(lease.blocks.size());
+  for (const std::int64_t id : lease.blocks) ++pins_[id];
   live_[request_id] = std::move(lease);
 }
 
@@ -88,12 +88,15 @@ std::optional<Clock::time_point> LeaseTable::next_expiry() const {
 void LeaseTable::drop_all() {
   for (const auto& [id, lease] : live_) pool_.release(lease.blocks);
   live_.clear();
-  pinned_blocks_ = 0;
+  pins_.clear();
 }
 
 void LeaseTable::end(Live::iterator lease, PullOutcome why) {
   pool_.release(lease->second.blocks);
-  pinned_blocks_ -= static_cast<std::int64_t>(lease->second.blocks.size());
+  for (const std::int64_t id : lease->second.blocks) {
+    const auto pin = pins_.find(id);
+    if (--pin->second == 0) pins_.erase(pin);
+  }
   if (ended_.emplace(lease->first, why).second) ended_order_.push_back(lease->first);
   if (ended_order_.size() > kRememberedLeases) {
     ended_.erase(ended_order_.front());

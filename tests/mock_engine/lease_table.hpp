@@ -53,8 +53,9 @@ class LeaseTable {
   void drop_all();
   void reset_counters() { counters_ = {}; }
 
+  bool is_live(const std::string& request_id) const { return live_.contains(request_id); }
   std::int64_t live() const { return static_cast<std::int64_t>(live_.size()); }
-  std::int64_t pinned_blocks() const { return pinned_blocks_; }
+  std::int64_t pinned_blocks() const { return static_cast<std::int64_t>(pins_.size()); }
   const LeaseCounters& counters() const { return counters_; }
 
  private:
@@ -66,7 +67,8 @@ class LeaseTable {
   Live live_;
   std::unordered_map<std::string, PullOutcome> ended_;
   std::deque<std::string> ended_order_;
-  std::int64_t pinned_blocks_ = 0;
+  // Leases of prompts with a common prefix share its blocks.
+  std::unordered_map<std::int64_t, std::int64_t> pins_;
   LeaseCounters counters_;
 };
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string>
 
 #include "config.hpp"
 #include "exchange.hpp"
@@ -12,6 +13,14 @@
 
 namespace handoff::mock {
 namespace {
+
+std::string kv_event_ports(Engine& engine) {
+  const KvEventPublisher* events = engine.kv_events();
+  if (!events) return {};
+  std::string text = " kv_events=" + std::to_string(events->port());
+  if (events->replay_port() != 0) text += " kv_replay=" + std::to_string(events->replay_port());
+  return text;
+}
 
 int run(const MockConfig& config) {
   RequestLog::now_ms();
@@ -36,6 +45,7 @@ int run(const MockConfig& config) {
     engine.die("died");
     http.close();
     personality->close();
+    if (engine.kv_events()) engine.kv_events()->close();
   };
   services.exit = [&io] { io.stop(); };
 
@@ -45,9 +55,10 @@ int run(const MockConfig& config) {
   http.start();
   control.start();
   std::printf(
-      "handoff-mock-engine listening http=%s side_channel=%s role=%s engine_id=%s control=%s engine=%s\n",
+      "handoff-mock-engine listening http=%s side_channel=%s role=%s engine_id=%s control=%s engine=%s%s\n",
       http.address().c_str(), personality->peer_address().c_str(), personality->role().c_str(),
-      engine.engine_id(0).c_str(), control.address().c_str(), engine_name(config.engine));
+      engine.engine_id(0).c_str(), control.address().c_str(), engine_name(config.engine),
+      kv_event_ports(engine).c_str());
   std::fflush(stdout);
   io.run();
   // Requests still waiting in coroutines refer to objects that would be destroyed before them. They need no

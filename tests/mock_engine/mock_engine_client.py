@@ -8,6 +8,7 @@ import subprocess
 
 FIRST_LINE = re.compile(
     r"handoff-mock-engine listening http=(\S+):(\d+) side_channel=(\S+):(\d+) role=(\S+) engine_id=(\S+) control=(\S+):(\d+)"
+    r"(?: engine=\S+)?(?: kv_events=(\d+))?(?: kv_replay=(\d+))?"
 )
 # Must never expire in a healthy run, however slow the machine.
 PATIENCE = 60
@@ -47,6 +48,8 @@ class MockEngine:
         self.side_channel_port = int(match[4])
         self.engine_id = match[6]
         self.control_port = int(match[8])
+        self.kv_event_port = int(match[9]) if match[9] else None
+        self.kv_replay_port = int(match[10]) if match[10] else None
 
     def __enter__(self):
         return self

@@ -5,8 +5,8 @@
 
 namespace handoff::mock {
 
-Awaitable<void> stream_tokens(Exchange& exchange, const std::vector<Completion>& answers,
-                              ReplyFormat& format) {
+Awaitable<void> stream_tokens(Exchange& exchange, const std::vector<Completion>& answers, ReplyFormat& format,
+                              const std::function<void(std::size_t)>& on_token) {
   const auto step = exchange.services.config.decode_per_token;
   std::size_t steps = 0;
   for (const Completion& answer : answers) steps = std::max(steps, answer.tokens.size());
@@ -17,6 +17,7 @@ Awaitable<void> stream_tokens(Exchange& exchange, const std::vector<Completion>&
       if (position < answer.tokens.size()) events += format.token(answer, position);
       if (position + 1 == answer.tokens.size()) events += format.choice_end(answer);
     }
+    if (on_token) on_token(position + 1);
     co_await exchange.writer.piece(std::move(events));
   }
   std::string events;

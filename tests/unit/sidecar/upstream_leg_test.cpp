@@ -140,6 +140,10 @@ TEST_F(UpstreamLegTest, RefusedConnectionIsAConnectFailure) {
   EXPECT_EQ(ask(make_engine_address("127.0.0.1", port)).open, LegFailure::connect);
 }
 
+TEST_F(UpstreamLegTest, AHostWithoutAddressIsNotARefusedConnection) {
+  EXPECT_EQ(ask(make_engine_address("no such host", 80)).open, LegFailure::name);
+}
+
 TEST_F(UpstreamLegTest, TakesABodyUntilTheEndOfTheConnection) {
   ScriptedEngine engine(
       context, {{Step::read_request(), Step::send("HTTP/1.0 200 OK\r\n\r\nall of it"), Step::close()}});

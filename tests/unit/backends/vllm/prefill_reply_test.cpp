@@ -72,6 +72,8 @@ TEST_F(VllmPrefillReply, WithADefectIsInvalidAndNamesTheField) {
       {"remote_engine_id", {"", "null", "\"\"", "7", "[]"}},
       {"remote_request_id", {"", "null", "\"\"", "7", "{}"}},
       {"remote_host", {"", "null", "\"\"", "7", "false"}},
+      {"tp_size", {"0", "-1", "2.5", "\"1\"", "true", "[1]"}},
+      {"remote_num_tokens", {"-1", "37.5", "\"37\"", "{}"}},
       {"remote_port", {"", "null", "0", "-1", "65536", "70000", "\"5600\"", "5600.0", "5e3", "true"}},
   };
   for (const auto& [field, values] : defects) {

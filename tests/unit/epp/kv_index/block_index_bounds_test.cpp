@@ -91,8 +91,8 @@ TEST(BlockIndexBounds, RefusesFurtherHoldersWhenTheirSetsTakeTooMuch) {
 
 // An engine with a full cache for a long time: each prompt pushes out the oldest one. The index that this one
 // replaces grew without end here, because split nodes were never joined again (ai-dynamo/dynamo issue 10774).
-TEST(BlockIndexBounds, ChurnLeavesNothingBehind) {
-  BlockIndex index;
+void churn(const BlockIndexOptions& options) {
+  BlockIndex index(options);
   constexpr std::uint64_t kRanks = 4;
   constexpr std::size_t kCached = 200;
   for (std::uint64_t w = 0; w < kRanks; ++w) index.add_rank({w, 0});
@@ -132,6 +132,16 @@ TEST(BlockIndexBounds, ChurnLeavesNothingBehind) {
   EXPECT_EQ(index.stats().holder_sets, 0u);
 }
 
+TEST(BlockIndexBounds, ChurnLeavesNothingBehind) {
+  churn({});
+}
+
+TEST(BlockIndexBounds, ChurnLeavesNothingBehindWithEngineHashesKept) {
+  BlockIndexOptions options;
+  options.keeps_engine_hashes = true;
+  churn(options);
+}
+
 // The same with ranks instead of blocks: restarts and scale-ups must not use anything up.
 TEST(BlockIndexBounds, RanksMayComeAndGoForEver) {
   BlockIndex index;
@@ -164,6 +174,64 @@ TEST(BlockIndexBounds, PredictionsMayComeAndGoForEver) {
   // 120 s and a quarter, and until the next upkeep.
   EXPECT_LE(most, 32u * (150 + 60) / 10);
   EXPECT_LE(index.stats().ordinals, 12u);
+}
+
+// Made for what is expected it neither grows nor shrinks below that, and holds what comes beyond it, too.
+TEST(BlockIndexBounds, HasRoomForWhatIsExpected) {
+  BlockIndexOptions options;
+  options.expected_blocks = 100'000;
+  BlockIndex index(options);
+  index.add_rank(kA);
+  const std::size_t empty = index.stats().table_bytes;
+  // Two tables of 16 bytes an entry.
+  EXPECT_GE(empty, 100'000u * 32);
+  EXPECT_LE(empty, 100'000u * 48);
+  for (std::uint64_t id = 0; id < 3'000; ++id) index.apply_stored(kA, Tier::device, Prompt(id, 32).all());
+  EXPECT_EQ(index.stats().blocks, 96'000u);
+  EXPECT_EQ(index.stats().table_bytes, empty);
+  for (std::uint64_t id = 0; id < 3'000; ++id) {
+    EXPECT_EQ(index.apply_removed(kA, Tier::device, Prompt(id, 32).engine), 32u);
+  }
+  index.maintain(kStart);
+  EXPECT_EQ(index.stats().blocks, 0u);
+  EXPECT_EQ(index.stats().table_bytes, empty);
+  for (std::uint64_t id = 0; id < 10'000; ++id) index.apply_stored(kA, Tier::device, Prompt(id, 32).all());
+  EXPECT_EQ(index.stats().blocks, 320'000u);
+  EXPECT_EQ(device_depth(index, Prompt(9'999, 32).sequence, kA), 32u);
+}
+
+// Both directions of the hashes; the engines' own are told only where there is one for each block.
+TEST(BlockIndexBounds, TellsEngineHashesOnlyForSure) {
+  BlockIndexOptions options;
+  options.keeps_engine_hashes = true;
+  BlockIndex index(options);
+  const WorkerRank other{2, 0};
+  index.add_rank(kA);
+  index.add_rank(other);
+  const Prompt prompt(1, 8);
+  std::vector<std::uint64_t> told;
+  EXPECT_FALSE(index.engine_hashes(prompt.sequence, told));
+  index.apply_stored(kA, Tier::device, prompt.all());
+  ASSERT_TRUE(index.engine_hashes(prompt.sequence, told));
+  EXPECT_EQ(told, prompt.engine);
+  // The same from another rank changes nothing; another hash for the last block does.
+  index.apply_stored(other, Tier::device, prompt.all());
+  EXPECT_TRUE(index.engine_hashes(prompt.sequence, told));
+  const std::uint64_t strange = 77;
+  index.apply_stored(other, Tier::device,
+                     {prompt.engine[6], std::span(&strange, 1), std::span(prompt.local).subspan(7)});
+  EXPECT_FALSE(index.engine_hashes(prompt.sequence, told));
+  EXPECT_TRUE(index.engine_hashes(std::span(prompt.sequence).first(7), told));
+  EXPECT_EQ(told.size(), 7u);
+  // Whom nobody holds any more nobody can fetch.
+  index.apply_removed(kA, Tier::device, prompt.engine);
+  index.apply_removed(other, Tier::device, prompt.engine);
+  EXPECT_FALSE(index.engine_hashes(std::span(prompt.sequence).first(1), told));
+
+  BlockIndex plain;
+  plain.add_rank(kA);
+  plain.apply_stored(kA, Tier::device, prompt.all());
+  EXPECT_FALSE(plain.engine_hashes(prompt.sequence, told));
 }
 
 TEST(BlockIndexBounds, GivesMemoryBackWhenItEmpties) {

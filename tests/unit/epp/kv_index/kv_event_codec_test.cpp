@@ -224,6 +224,25 @@ TEST(KvEventCodec, ReadsTheTailOfArrayEvents) {
   }
 }
 
+// In old arrays the media infos come first in the tail, however long that is.
+TEST(KvEventCodec, ReadsMediaInfosInTheTailOfArrayEvents) {
+  const Json media = Json::array({nullptr, {{"mm_objects", {{{"mm_hash", 42}, {"offsets", {{0, 3}}}}}}}});
+  for (const Json& rest : {Json::array(), Json::array({2}), Json::array({2, "mla_attention", 128})}) {
+    SCOPED_TRACE(rest.dump());
+    Json stored = Json::array(
+        {"BlockStored", {1, 2}, nullptr, {1, 2, 3, 4}, 2, nullptr, "GPU", nullptr, nullptr, media});
+    for (const Json& element : rest) stored.push_back(element);
+    KvEventBatch batch;
+    ASSERT_TRUE(decode(test::batch({stored}), batch));
+    const auto keys = batch.extra_keys_of(batch.events[0]);
+    ASSERT_EQ(keys.size(), 1u);
+    EXPECT_EQ(keys[0].media, 42u);
+    EXPECT_EQ(keys[0].block, 1u);
+    EXPECT_EQ(batch.events[0].group.has_value(), !rest.empty());
+    EXPECT_EQ(batch.events[0].attention_kind, rest.size() == 3 ? "mla_attention" : "");
+  }
+}
+
 TEST(KvEventCodec, SkipsWhatItDoesNotKnow) {
   KvEventBatch batch;
   Json event = stored_event(Generation::vllm_2026_06, {});

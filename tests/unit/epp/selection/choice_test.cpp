@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <set>
 
 #include "tests/unit/epp/selection/selection_fixture.hpp"
 
@@ -438,6 +439,45 @@ TEST_F(Choice, RefusesABadConfigurationWithAllItsProblems) {
   EXPECT_NE(created.error().message.find("router_temperature"), std::string::npos);
   EXPECT_NE(created.error().message.find("prefill_load_scale"), std::string::npos);
   EXPECT_FALSE(SelectionService::create(SelectorConfig{}, SelectionEnvironment{}));
+}
+
+TEST_F(Choice, AnAdapterNarrowsToThoseWhoHaveIt) {
+  lora_workers = [](const PartitionKey& partition,
+                    std::string_view adapter) -> std::optional<std::vector<WorkerId>> {
+    EXPECT_EQ(partition.model_name, "default");
+    if (adapter == "unknown") return std::nullopt;
+    return std::vector<WorkerId>{3, 2};
+  };
+  start();
+  add_workers(4);
+  for (int i = 0; i < 20; ++i) {
+    const auto worker = ask(request(std::to_string(i), SizedPrompt{16, "a"}))->facts.rank.worker;
+    EXPECT_TRUE(worker == 2 || worker == 3);
+  }
+  std::set<WorkerId> any;
+  for (int i = 0; i < 40; ++i) {
+    any.insert(ask(request(std::to_string(i), SizedPrompt{16, "unknown"}))->facts.rank.worker);
+    any.insert(ask(sized(std::to_string(i), 16))->facts.rank.worker);
+  }
+  EXPECT_EQ(any.size(), 4u);
+  // It never widens an allow-list, and a pin stands above it.
+  SelectRequest wanted = request("b", SizedPrompt{16, "a"});
+  wanted.allowed_workers = {{1, 3}};
+  EXPECT_EQ(ask(wanted)->facts.rank.worker, 3u);
+  wanted.allowed_workers = {{1, 4}};
+  EXPECT_EQ(ask(wanted).error().code, SelectionErrorCode::kNoEligibleWorker);
+  EXPECT_EQ(ask(pinned(request("c", SizedPrompt{16, "a"}), 1))->facts.rank.worker, 1u);
+  // Token prompts carry theirs, too; and the explanation says who was left out for it.
+  const std::vector<std::uint32_t> ids(16, 7);
+  TokenPrompt prompt;
+  prompt.token_ids = ids;
+  prompt.lora_name = "a";
+  SelectRequest explained = request("d", prompt);
+  explained.explain = true;
+  const auto answer = ask(explained);
+  EXPECT_EQ(answer->explanation->candidates[0].eligibility, Eligibility::kAdapterMissing);
+  EXPECT_EQ(answer->explanation->candidates[1].eligibility, Eligibility::kEligible);
+  EXPECT_EQ(to_string(Eligibility::kAdapterMissing), "adapter_missing");
 }
 
 }  // namespace

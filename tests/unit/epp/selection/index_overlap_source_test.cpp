@@ -166,5 +166,57 @@ TEST_F(RealIndex, WithoutEventsAndPredictionsItIsLoadOnly) {
   EXPECT_EQ(ask(prompt("b", tokens(1, 64)))->facts.overlap.device, 0u);
 }
 
+// A hint names the source with the longest device prefix, in its engine's own hashes from the first block on,
+// and only where it has more than the chosen worker.
+TEST_F(RealIndex, BookingsSayFromWhomToFetch) {
+  SelectorConfig config;
+  config.kv_fetch_hints = true;
+  start_real(config);
+  for (WorkerId id = 1; id <= 4; ++id) {
+    WorkerSpec worker = spec(id);
+    if (id != 4) worker.router_hint_worker_type = "vllm";
+    if (id != 1)
+      worker.router_hint_source_control_endpoints = {{0, "tcp://10.0.0." + std::to_string(id) + ":9"}};
+    ASSERT_TRUE(service->upsert_worker(worker));
+  }
+  const auto ids = tokens(1, 5 * test::kBlockSize);
+  const auto part = tokens(1, 3 * test::kBlockSize);
+  stored({2, 0}, Tier::device, tokens(1, 2 * test::kBlockSize));
+  stored({3, 0}, Tier::device, part);
+  stored({4, 0}, Tier::device, ids);  // of another kind
+  const auto booked = book(pinned(prompt("a", ids), 1));
+  ASSERT_NE(booked.kv_hint, nullptr);
+  EXPECT_EQ(booked.kv_hint->source, (WorkerRank{3, 0}));
+  EXPECT_EQ(booked.kv_hint->source_control_endpoint, "tcp://10.0.0.3:9");
+  std::vector<std::uint64_t> engine;
+  for (const auto hash : hash_request(part, test::kBlockSize)) engine.push_back(hash + 1);
+  EXPECT_EQ(booked.kv_hint->block_hashes, engine);
+  EXPECT_EQ(KvFetchHint::kActionType, "kv.fetch");
+
+  // The best source itself, one that has as much, one that takes no hints, and a choice without a booking.
+  EXPECT_EQ(book(pinned(prompt("b", ids), 3)).kv_hint, nullptr);
+  stored({1, 0}, Tier::host, part);
+  EXPECT_EQ(book(pinned(prompt("c", ids), 1)).kv_hint, nullptr);
+  EXPECT_EQ(book(pinned(prompt("d", ids), 4)).kv_hint, nullptr);
+  EXPECT_EQ(ask(pinned(prompt("e", ids), 2))->kv_hint, nullptr);
+  EXPECT_NE(book(pinned(prompt("f", ids), 2)).kv_hint, nullptr);
+  // What left the source's device is not promised.
+  index->apply_removed({3, 0}, Tier::device, engine);
+  EXPECT_EQ(book(pinned(prompt("g", ids), 2)).kv_hint, nullptr);
+}
+
+TEST_F(RealIndex, HintsAreOffByDefault) {
+  start_real(SelectorConfig{});
+  for (WorkerId id = 1; id <= 2; ++id) {
+    WorkerSpec worker = spec(id);
+    worker.router_hint_worker_type = "vllm";
+    worker.router_hint_source_control_endpoints = {{0, "tcp://h:9"}};
+    ASSERT_TRUE(service->upsert_worker(worker));
+  }
+  const auto ids = tokens(1, 32);
+  stored({2, 0}, Tier::device, ids);
+  EXPECT_EQ(book(pinned(prompt("a", ids), 1)).kv_hint, nullptr);
+}
+
 }  // namespace
 }  // namespace handoff::epp

@@ -80,6 +80,18 @@ TEST_F(KvFeedService, FollowsItsWorkersEventsAndForgetsThemWithTheWorker) {
   EXPECT_EQ(ask(request("a", prompt))->facts.rank.worker, 2u);
   EXPECT_TRUE(service->kv_problems().empty());
 
+  const auto status = service->kv_status();
+  ASSERT_EQ(status.size(), 1u);
+  EXPECT_EQ(status[0].partition.model_name, "default");
+  EXPECT_EQ(status[0].index.blocks, 3u);
+  ASSERT_EQ(status[0].ranks.size(), 2u);
+  EXPECT_EQ(status[0].ranks[0].rank, (WorkerRank{1, 0}));
+  EXPECT_EQ(status[0].ranks[0].next_sequence, 2u);
+  EXPECT_TRUE(status[0].ranks[0].is_complete);
+  EXPECT_GE(status[0].ranks[0].replays, 1u);
+  EXPECT_EQ(status[0].ranks[0].decode_errors, 0u);
+  EXPECT_NE(status[0].ranks[0].lag_seconds, 0.0);
+
   ASSERT_TRUE(service->delete_worker(1));
   WorkerSpec returned = spec(1);
   returned.block_size = 4;

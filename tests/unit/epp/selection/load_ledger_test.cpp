@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <deque>
 #include <map>
 
 #include "tests/unit/epp/selection/test_seed.hpp"
@@ -224,6 +226,132 @@ TEST(LoadLedger, AgreesWithSummingUpOverARandomHistory) {
       // Eighths are exact in both number systems.
       ASSERT_EQ(actual.active_decode_blocks, static_cast<std::uint64_t>(std::llround(blocks)))
           << "step " << step;
+    }
+  }
+}
+
+BookingLoad modelled(std::uint64_t tokens, std::optional<std::chrono::nanoseconds> duration) {
+  BookingLoad load = load_of(tokens, {}, tokens);
+  load.prefill_duration = duration;
+  return load;
+}
+
+// The oldest pending prefill melts in proportion to the time since it became the oldest.
+TEST(LoadLedger, ModelledPrefillMeltsFromItsAnchor) {
+  LoadLedger ledger(1000);
+  const SteadyTime start{seconds(100)};
+  ledger.advance(start);
+  Booking& first = ledger.book("a", 0, modelled(100, seconds(10)));
+  Booking& second = ledger.book("b", 0, modelled(60, seconds(6)));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 160u);
+  ledger.advance(start + seconds(5));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 110u);
+  // All are modelled: what the anchor is over its time spills into the next, down to nothing.
+  ledger.advance(start + seconds(12));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 40u);
+  ledger.advance(start + seconds(100));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 0u);
+  // The next one becomes the anchor when the first is done, and starts whole.
+  ledger.complete_prefill(first);
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 60u);
+  ledger.advance(start + seconds(103));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 30u);
+  ledger.release(second);
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 0u);
+}
+
+TEST(LoadLedger, OneUnmodelledPrefillStopsTheSpilling) {
+  LoadLedger ledger(1000);
+  const SteadyTime start{seconds(100)};
+  ledger.advance(start);
+  ledger.book("a", 0, modelled(100, seconds(10)));
+  Booking& plain = ledger.book("b", 0, modelled(60, std::nullopt));
+  ledger.advance(start + seconds(5));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 110u);
+  ledger.advance(start + seconds(50));
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 60u);
+  // The one in the middle or at the end may go first; the anchor stays what it is.
+  ledger.complete_prefill(plain);
+  EXPECT_EQ(ledger.load(0).active_prefill_tokens, 0u);
+  // An anchor that is not modelled does not melt.
+  Booking& other = ledger.book("c", 1, modelled(50, std::nullopt));
+  ledger.book("d", 1, modelled(50, seconds(1)));
+  ledger.advance(start + seconds(90));
+  EXPECT_EQ(ledger.load(1).active_prefill_tokens, 100u);
+  ledger.complete_prefill(other);
+  ledger.advance(start + std::chrono::milliseconds(90'500));
+  EXPECT_EQ(ledger.load(1).active_prefill_tokens, 25u);
+  // A duration of nothing is over at once.
+  ledger.book("e", 2, modelled(50, seconds(0)));
+  EXPECT_EQ(ledger.load(2).active_prefill_tokens, 0u);
+}
+
+// Every kept hash stands for a group of blocks.
+TEST(LoadLedger, AStrideScalesTheCountBack) {
+  LoadLedger ledger(1000, 4);
+  const std::vector<std::uint64_t> two_groups{40, 80};
+  const std::vector<std::uint64_t> one_group{40};
+  BookingLoad load = load_of(0, two_groups, 10 * 4);
+  load.unshared_blocks = 2;
+  Booking& first = ledger.book("a", 0, load);
+  EXPECT_EQ(ledger.load(0).active_decode_blocks, 10u);
+  ledger.book("b", 0, load_of(0, one_group, 4 * 4));
+  EXPECT_EQ(ledger.load(0).active_decode_blocks, 10u);
+  ledger.release(first);
+  EXPECT_EQ(ledger.load(0).active_decode_blocks, 4u);
+}
+
+// Beside it: each rank's pending prefills as a plain list in the order they came, and the rule applied to it.
+TEST(LoadLedger, ModelledPrefillAgreesWithAPlainListOverARandomHistory) {
+  struct Pending {
+    std::string id;
+    std::uint64_t tokens = 0;
+    std::optional<std::uint64_t> milliseconds;
+  };
+  struct Rank {
+    std::deque<Pending> pending;
+    std::uint64_t anchored_at = 0;
+  };
+  test::Random random(test::test_seed());
+  constexpr std::uint32_t kSlots = 3;
+  LoadLedger ledger(1000);
+  std::array<Rank, kSlots> ranks;
+  std::uint64_t now = 1;
+  for (int step = 0; step < 20000; ++step) {
+    const auto slot = static_cast<std::uint32_t>(random.below(kSlots));
+    Rank& rank = ranks[slot];
+    now += random.below(50);
+    ledger.advance(SteadyTime{std::chrono::milliseconds(now)});
+    if (rank.pending.size() < 6 && random.one_in(2)) {
+      // Powers of two, so that the shares are exact in both.
+      Pending entry{std::to_string(step), 64 * (1 + random.below(4)), std::nullopt};
+      if (!random.one_in(5)) entry.milliseconds = std::uint64_t{1} << random.below(10);
+      std::optional<std::chrono::nanoseconds> duration;
+      if (entry.milliseconds) duration = std::chrono::milliseconds(*entry.milliseconds);
+      ledger.book(entry.id, slot, modelled(entry.tokens, duration));
+      if (rank.pending.empty()) rank.anchored_at = now;
+      rank.pending.push_back(entry);
+    } else if (!rank.pending.empty()) {
+      const std::size_t which = random.below(rank.pending.size());
+      Booking& booking = *ledger.find(rank.pending[which].id);
+      random.one_in(2) ? ledger.release(booking) : (void)ledger.complete_prefill(booking);
+      if (which == 0) rank.anchored_at = now;
+      rank.pending.erase(rank.pending.begin() + static_cast<std::ptrdiff_t>(which));
+    }
+    for (std::uint32_t i = 0; i < kSlots; ++i) {
+      std::uint64_t sum = 0;
+      bool all_modelled = true;
+      for (const Pending& entry : ranks[i].pending) {
+        sum += entry.tokens;
+        all_modelled &= entry.milliseconds.has_value();
+      }
+      std::uint64_t done = 0;
+      if (!ranks[i].pending.empty() && ranks[i].pending.front().milliseconds) {
+        const Pending& anchor = ranks[i].pending.front();
+        done = anchor.tokens * (now - ranks[i].anchored_at) / *anchor.milliseconds;
+        done = std::min(done, all_modelled ? sum : anchor.tokens);
+      }
+      ASSERT_EQ(ledger.load(i).active_prefill_tokens, sum - done) << "step " << step;
     }
   }
 }

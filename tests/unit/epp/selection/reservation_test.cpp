@@ -412,5 +412,72 @@ TEST_F(Reservation, LeasesMayOutliveTheService) {
   lease.reset();
 }
 
+// selection.md d.2: initial x elapsed / expected is subtracted.
+TEST_F(Reservation, ModelledPrefillMeltsAwayByItself) {
+  std::uint64_t told_cached = 0;
+  prefill_duration = [&](WorkerRank rank, std::uint64_t effective,
+                         std::uint64_t cached) -> std::optional<std::chrono::nanoseconds> {
+    told_cached = cached;
+    if (rank.worker == 2) return std::nullopt;
+    return std::chrono::milliseconds(effective);
+  };
+  start();
+  add_workers(2);
+  view.set({1, 0}, 2);
+  book(pinned(request("a", hashed({1, 2, 3, 4}, 100)), 1));
+  EXPECT_EQ(told_cached, 32u);
+  book(pinned(sized("b", 100), 2));
+  EXPECT_EQ(load(1).active_prefill_tokens, 68u);
+  clock.advance(std::chrono::milliseconds(34));
+  EXPECT_EQ(load(1).active_prefill_tokens, 34u);
+  EXPECT_EQ(load(2).active_prefill_tokens, 100u);
+  service->prefill_complete({"a"});
+  EXPECT_EQ(load(1).active_prefill_tokens, 0u);
+}
+
+TEST_F(Reservation, EarlyOutputBlocksApplyToTheBooking) {
+  start();
+  add_workers(1);
+  EXPECT_EQ(*service->add_output_block({"a"}, std::nullopt), LifecycleOutcome::kRemembered);
+  EXPECT_EQ(*service->add_output_block({"a"}, 0.5), LifecycleOutcome::kRemembered);
+  book(request("a", hashed({1, 2})));
+  // Two of the prompt and two of the output, all owned by this request alone, at a half.
+  EXPECT_EQ(load(1).active_decode_blocks, 2u);
+  service->free_reservation({"a"});
+  EXPECT_EQ(*service->add_output_block({"a"}, std::nullopt), LifecycleOutcome::kAlreadyDone);
+  EXPECT_EQ(load(1).active_decode_blocks, 0u);
+}
+
+// A free is remembered for its full time, however long before it other calls for the id came.
+TEST_F(Reservation, AFreeIsRememberedFromTheFreeOn) {
+  start();
+  add_workers(1);
+  service->prefill_complete({"a"});
+  clock.advance(seconds(119));
+  EXPECT_EQ(*service->free_reservation({"a"}), LifecycleOutcome::kRemembered);
+  clock.advance(seconds(2));
+  EXPECT_EQ(reserve(sized("a", 100)).error().code, SelectionErrorCode::kFinished);
+  clock.advance(seconds(120));
+  EXPECT_TRUE(reserve(sized("a", 100)));
+}
+
+TEST_F(Reservation, AStrideSharesWholeGroupsOnly) {
+  SelectorConfig config;
+  config.active_sequence_stride = 4;
+  start(config);
+  add_workers(1);
+  const std::vector<std::uint64_t> ten{1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  const std::vector<std::uint64_t> other{1, 2, 3, 4, 5, 6, 70, 80};
+  book(request("a", hashed(ten)));
+  expect_load(1, 160, 10, 1);
+  // It shares the group 1-4; of 5-8 only a part, which counts as new.
+  const auto potential = service->potential_loads(request("q", hashed(other)));
+  EXPECT_EQ(potential->front().potential_decode_blocks, 14u);
+  book(request("b", hashed(other)));
+  EXPECT_EQ(load(1).active_decode_blocks, 14u);
+  service->free_reservation({"a"});
+  EXPECT_EQ(load(1).active_decode_blocks, 8u);
+}
+
 }  // namespace
 }  // namespace handoff::epp

@@ -104,6 +104,8 @@ class SelectionFixture : public testing::Test {
     SelectionEnvironment environment;
     environment.clock = [this] { return clock.now(); };
     environment.random = [this] { return ++random_calls; };
+    environment.prefill_duration = prefill_duration;
+    environment.lora_workers = lora_workers;
     environment.overlap_source = [this](const PartitionKey&, std::uint32_t, bool) {
       return std::make_unique<FakeOverlapSource>(view);
     };
@@ -187,6 +189,8 @@ class SelectionFixture : public testing::Test {
   }
 
   ManualClock clock;
+  PrefillDurationModel prefill_duration;  // both taken over by start()
+  decltype(SelectionEnvironment::lora_workers) lora_workers;
   FakeKvView view;
   std::uint64_t random_calls = 0;
   std::vector<Lease> leases;

@@ -303,6 +303,32 @@ TEST_F(WaitingTest, TheSameIdTwiceInTheQueueIsOneBooking) {
   EXPECT_EQ(load(1).active_requests, 2u);
 }
 
+// A call that joined may allow other workers than the first one; it gets the booking only if that is one of
+// them.
+TEST_F(WaitingTest, AJoinedCallKeepsItsOwnConstraints) {
+  start(queueing());
+  add_workers(2);
+  book(pinned(sized("a", 600), 1));
+  book(pinned(sized("a2", 600), 2));
+  Answer first;
+  Answer same;
+  Answer pinned_elsewhere;
+  Answer not_allowed;
+  wait(pinned(sized("b", 100), 1), first);
+  wait(pinned(sized("b", 100), 1), same);
+  wait(pinned(sized("b", 100), 2), pinned_elsewhere);
+  SelectRequest narrow = sized("b", 100);
+  narrow.allowed_workers = {{2}};
+  wait(narrow, not_allowed);
+  service->prefill_complete({"a"});
+  ASSERT_TRUE(first.ok());
+  EXPECT_TRUE(same.ok());
+  ASSERT_TRUE(pinned_elsewhere.given() && not_allowed.given());
+  EXPECT_EQ(pinned_elsewhere.error(), SelectionErrorCode::kConflict);
+  EXPECT_EQ(not_allowed.error(), SelectionErrorCode::kConflict);
+  EXPECT_EQ(load(1).active_requests, 2u);
+}
+
 TEST_F(WaitingTest, EarlyCallsForAWaitingIdApplyToItsBooking) {
   start(queueing());
   add_workers(1);

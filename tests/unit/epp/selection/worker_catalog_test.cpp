@@ -234,5 +234,74 @@ TEST_F(WorkerCatalogTest, IsBounded) {
   EXPECT_EQ(service->upsert_worker(ranks).error().code, SelectionErrorCode::kBadRequest);
 }
 
+TEST_F(WorkerCatalogTest, APatchChangesOnlyWhatItNames) {
+  start();
+  WorkerSpec first = spec(1);
+  first.endpoint.clear();
+  first.taints = {"a"};
+  ASSERT_EQ(service->upsert_worker(first)->lifecycle, WorkerLifecycle::kIncomplete);
+  WorkerPatch patch;
+  patch.endpoint = "10.0.0.9:8000";
+  auto record = service->patch_worker(1, patch);
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->lifecycle, WorkerLifecycle::kSchedulable);
+  EXPECT_EQ(record->spec.endpoint, "10.0.0.9:8000");
+  EXPECT_EQ(record->spec.taints, (std::set<std::string>{"a"}));
+  EXPECT_EQ(record->spec.max_num_batched_tokens, 1000u);
+
+  // Every field, each on its own, and nothing beside it.
+  patch = WorkerPatch{};
+  patch.taints = std::set<std::string>{"b", "c"};
+  patch.total_kv_blocks = 5;
+  patch.topology_domains = std::map<std::string, std::string>{{"zone", "z"}};
+  patch.stable_routing_id = "s";
+  patch.router_hint_worker_type = "vllm";
+  patch.router_hint_source_control_endpoints = std::map<DpRank, std::string>{{0, "tcp://h:1"}};
+  record = service->patch_worker(1, patch);
+  EXPECT_EQ(record->spec.taints, (std::set<std::string>{"b", "c"}));
+  EXPECT_EQ(record->spec.total_kv_blocks, 5u);
+  EXPECT_TRUE(record->has_taint("dynamo.topology/zone=z"));
+  EXPECT_EQ(record->spec.endpoint, "10.0.0.9:8000");
+  EXPECT_EQ(service->find_worker(1)->spec.router_hint_worker_type, "vllm");
+
+  // Bookings on surviving ranks stay; a move to another partition drops them, as an upsert would.
+  book(sized("a", 100));
+  patch = WorkerPatch{};
+  patch.data_parallel_size = 2;
+  ASSERT_TRUE(service->patch_worker(1, patch));
+  EXPECT_EQ(load(1).active_requests, 1u);
+  EXPECT_EQ(load(1, 1).active_requests, 0u);
+  patch = WorkerPatch{};
+  patch.model_name = "other";
+  ASSERT_TRUE(service->patch_worker(1, patch));
+  EXPECT_EQ(service->stats().live_reservations, 0u);
+
+  EXPECT_EQ(service->patch_worker(9, patch).error().code, SelectionErrorCode::kNotFound);
+  patch.endpoint = std::string(5000, 'x');
+  EXPECT_EQ(service->patch_worker(1, patch).error().code, SelectionErrorCode::kBadRequest);
+  EXPECT_EQ(service->find_worker(1)->spec.endpoint, "10.0.0.9:8000");
+}
+
+TEST_F(WorkerCatalogTest, ABatchAnswersByPosition) {
+  start();
+  WorkerSpec broken = spec(2);
+  broken.endpoint = std::string(5000, 'x');
+  WorkerSpec elsewhere = spec(3);
+  elsewhere.routing_group = "blue";
+  const auto answers = service->upsert_workers({spec(1), broken, elsewhere});
+  ASSERT_EQ(answers.size(), 3u);
+  EXPECT_EQ(answers[0]->spec.worker_id, 1u);
+  EXPECT_EQ(answers[1].error().code, SelectionErrorCode::kBadRequest);
+  EXPECT_EQ(answers[2]->spec.worker_id, 3u);
+
+  EXPECT_EQ(service->list_workers().size(), 2u);
+  ASSERT_EQ(service->list_workers("default", "blue").size(), 1u);
+  EXPECT_EQ(service->list_workers("default", "blue").front().spec.worker_id, 3u);
+  EXPECT_TRUE(service->list_workers("none").empty());
+  EXPECT_EQ(service->loads().size(), 2u);
+  ASSERT_EQ(service->loads(std::nullopt, "blue").size(), 1u);
+  EXPECT_EQ(service->loads(std::nullopt, "blue").front().partition.routing_group, "blue");
+}
+
 }  // namespace
 }  // namespace handoff::epp

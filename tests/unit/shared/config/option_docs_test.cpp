@@ -53,6 +53,21 @@ TEST_F(OptionDocs, MarkdownHasATablePerSection) {
             "| `DYN_SIDECAR_NAME` | `--name` | – | text | Name. |\n");
 }
 
+TEST_F(OptionDocs, SayWhatTheWordsOfAnAliasStandFor) {
+  OptionTable other;
+  std::string backend;
+  other.section("Backend");
+  other.add(
+      {.name = "DYN_SIDECAR_BACKEND",
+       .help = "Plugin.",
+       .aliases = {{.name = "DYN_OLD_BACKEND", .spellings = {{"none", ""}, {"nixl", "vllm"}, {"x", "x"}}}}},
+      backend, text());
+  EXPECT_NE(other.markdown_table().find("`DYN_OLD_BACKEND` (`none` = not set, `nixl` = `vllm`, `x`)"),
+            std::string::npos);
+  EXPECT_NE(other.help_text("sidecar").find("DYN_OLD_BACKEND (none = not set, nixl = vllm, x)"),
+            std::string::npos);
+}
+
 TEST_F(OptionDocs, HelpNamesEveryFlagWithDefaultUnitAndEnvironment) {
   const std::string help = table.help_text("sidecar");
   EXPECT_EQ(help.find("Usage: sidecar"), 0U);

@@ -142,6 +142,18 @@ TEST(RequestParser, TakesOrRefusesHeads) {
   }
 }
 
+TEST(RequestParser, TakesOnlyHostsThatEveryReaderSeesAlike) {
+  for (const std::string host : {"", "a", "A.b-c_d:80", "[::1]:80", "127.0.0.1", "a%20b", "a;b=c"}) {
+    EXPECT_EQ(parse_request("GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n").head, HeadStatus::complete)
+        << host;
+  }
+  for (const std::string host :
+       {"a b", "a/b", "u@a", "a b/c@", "a?b", "a#b", "a\tb", "a\\b", "\xC3\xA9", "<a>"}) {
+    EXPECT_EQ(parse_request("GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n").head, HeadStatus::malformed)
+        << host;
+  }
+}
+
 TEST(RequestParser, BoundsTheHead) {
   const HeadLimits limits{.bytes = 200, .fields = 4};
   const std::string start = "GET / HTTP/1.1\r\nHost: a\r\n";
@@ -152,7 +164,7 @@ TEST(RequestParser, BoundsTheHead) {
   EXPECT_EQ(parse_request(start + "X: " + std::string(200, 'x'), limits).head, HeadStatus::too_large);
   EXPECT_EQ(parse_request(start + "A: 1\r\nB: 1\r\nC: 1\r\n\r\n", limits).head, HeadStatus::complete);
   EXPECT_EQ(parse_request(start + "A: 1\r\nB: 1\r\nC: 1\r\nD: 1\r\n\r\n", limits).head,
-            HeadStatus::too_large);
+            HeadStatus::too_many_fields);
 }
 
 struct BodyRow {
