@@ -114,7 +114,7 @@ class Tour:
     def run(self):
         self.request("Prefill and decode", "Tell me how a request finds its engine.")
         self.request("Prefill and decode, streamed", "Tell me the same once more, piece by piece.", stream=True)
-        alone = "decode only" if self.stack.engine == "vllm" else "this decode engine can't prefill, and says so"
+        alone = "decode only" if self.stack.engine != "sglang" else "this decode engine can't prefill, and says so"
         self.request(f"No routing header: {alone}", "Tell me without any prefill engine.", prefill=False)
         self.stack.prefill.fault(match={"role": "prefill"}, times=1, action="status", status=503,
                                  headers=[["Retry-After", "7"]], body="overloaded")
@@ -173,9 +173,9 @@ def main():
     signal.signal(signal.SIGTERM, stop_on_signal)
     try:
         with Stack(arguments.bin, ENGINE_SPEED, ENGINE_SPEED, engine=arguments.engine) as stack:
-            print(f"prefill engine  http://{stack.prefill_address}")
+            print(f"prefill engine  http://{stack.prefill_address} ({arguments.engine})")
             print(f"decode engine   http://{stack.decode.host}:{stack.decode.port}")
-            print(f"sidecar         {stack.url} -> decode engine, backend {stack.engine}")
+            print(f"sidecar         {stack.url} -> decode engine, backend {arguments.engine}")
             Tour(stack).run()
             if arguments.keep:
                 show_curl(stack)

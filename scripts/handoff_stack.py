@@ -19,6 +19,7 @@ from mock_engine_client import FIRST_LINE, PATIENCE, MockEngine  # noqa: E402
 # Flags of a prefill and of a decode engine, by the sidecar's backend.
 ENGINE_ROLES = {
     "vllm": (("--role", "producer"), ("--role", "consumer")),
+    "trtllm": tuple(("--engine", "trtllm", "--role", role) for role in ("producer", "consumer")),
     "sglang": tuple(("--engine", "sglang", "--disaggregation-mode", mode) for mode in ("prefill", "decode")),
 }
 LOG_FIELD = re.compile(r'(\S+?)=("(?:[^"\\]|\\.)*"|\S*)')
