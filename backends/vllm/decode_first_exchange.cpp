@@ -43,7 +43,8 @@ void DecodeFirstExchange::on_event(const handoff_event& event, sdk::Turn& turn) 
     pair_->on_event(event, turn);
     return;
   }
-  if (settled_ || event.leg != kTry) return;
+  if (event.leg != kTry) return;
+  if (settled_ && event.kind != HANDOFF_EVENT_LEG_FAILED) return;  // a relayed leg may still break
   switch (event.kind) {
     case HANDOFF_EVENT_LEG_HEAD:
       if (event.status < 200 || event.status > 299) take_reply(turn);
@@ -81,7 +82,8 @@ void DecodeFirstExchange::on_piece(std::string_view bytes, sdk::Turn& turn) {
     const auto end = data == std::string::npos ? data : begin_.find('\n', data);
     if (end == std::string::npos) break;
     ++events;
-    if (finish_reason(host_, std::string_view(begin_).substr(data + 5, end - data - 5)) == "cache_threshold") {
+    if (finish_reason(host_, std::string_view(begin_).substr(data + 5, end - data - 5)) ==
+        "cache_threshold") {
       run_prefill(/*leg_runs=*/true, turn);
       return;
     }
