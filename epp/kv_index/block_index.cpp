@@ -15,7 +15,10 @@ namespace handoff::epp {
 
 namespace {
 
-constexpr std::size_t kAhead = 16;          // blocks whose memory a match asks for before it needs them
+constexpr std::size_t kAhead = 16;  // blocks whose memory a match asks for before it needs them
+// Blocks that are written in one go: so many that the memory of all of them is on its way while they are
+// hashed, and so few that it is still in the cache when they are written.
+constexpr std::size_t kWriteChunk = 64;
 constexpr std::int64_t kWindowsPerTtl = 4;  // a predicted block lives its TTL and up to one window more
 constexpr std::size_t kScrubPerWrite = 64;  // table slots; plus some for each block written
 constexpr std::size_t kScrubPerBlock = 8;
@@ -135,6 +138,12 @@ class BlockIndex::Impl {
     return ranks_.tier_ordinal(slot, tier);
   }
 
+  // The keys of the next kWriteChunk blocks behind `parent`, which moves on to the last of them. Asks for the
+  // memory of these blocks, and of the engine hashes of the chunk after it. False: no block behind these can
+  // be stored.
+  bool chain_chunk(std::span<const std::uint64_t> locals, std::span<const EngineKey> engines,
+                   std::optional<std::uint64_t>& parent, std::vector<BlockKey>& keys) const;
+
   static bool holds(const RankOrdinals& ordinals, HolderRef holders) {
     bool held = false;
     ordinals.for_each_stored([&](Ordinal ordinal) { held |= holders.contains(ordinal); });
@@ -160,11 +169,29 @@ class BlockIndex::Impl {
   Counters counters_;
 };
 
+bool BlockIndex::Impl::chain_chunk(std::span<const std::uint64_t> locals, std::span<const EngineKey> engines,
+                                   std::optional<std::uint64_t>& parent, std::vector<BlockKey>& keys) const {
+  keys.clear();
+  for (std::size_t i = 0; i < std::min(kWriteChunk, locals.size()); ++i) {
+    parent = parent ? chain_hash(*parent, locals[i]) : locals[i];
+    const BlockKey key = store_.block_key(*parent);
+    if (key == 0) return false;  // marks a free place; one hash in 2^64 is out of luck
+    store_.prefetch(key);
+    store_.prefetch_reverse(key);
+    if (i + kWriteChunk < engines.size()) store_.prefetch_engine(engines[i + kWriteChunk]);
+    keys.push_back(key);
+  }
+  return true;
+}
+
 StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const StoredBlocks& blocks) {
   WriteScratch& scratch = WriteScratch::get();
   count(counters_.stores);
   scratch.engines.clear();
-  for (const std::uint64_t hash : blocks.engine_hashes) scratch.engines.push_back(store_.engine_key(hash));
+  for (const std::uint64_t hash : blocks.engine_hashes) {
+    scratch.engines.push_back(store_.engine_key(hash));
+    if (scratch.engines.size() <= kWriteChunk) store_.prefetch_engine(scratch.engines.back());
+  }
   std::optional<EngineKey> parent_engine;
   if (blocks.parent_engine_hash) parent_engine = store_.engine_key(*blocks.parent_engine_hash);
   if (blocks.engine_hashes.size() != blocks.local_hashes.size() ||
@@ -195,19 +222,20 @@ StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const St
     }
     parent = store_.sequence_hash(*block);
   }
-  scratch.keys.clear();
-  for (const std::uint64_t local : blocks.local_hashes) {
-    parent = parent ? chain_hash(*parent, local) : local;
-    const BlockKey key = store_.block_key(*parent);
-    if (key == 0) break;  // marks a free place; one hash in 2^64 is out of luck
-    scratch.keys.push_back(key);
-  }
-  const std::size_t added = store_.add_holder(scratch.keys, ordinal, &scratch.existed, pin);
-  store_.link(scratch.engines, scratch.keys, scratch.existed, scratch.refused, pin);
-  if (!scratch.refused.empty()) {
+  std::size_t added = 0;
+  std::size_t refused = 0;
+  bool goes_on = true;
+  for (std::size_t begin = 0; goes_on && begin < scratch.engines.size(); begin += kWriteChunk) {
+    const auto engines = std::span<const EngineKey>(scratch.engines).subspan(begin);
+    goes_on = chain_chunk(blocks.local_hashes.subspan(begin), engines, parent, scratch.keys);
+    added += store_.add_holder(scratch.keys, ordinal, &scratch.existed, pin);
+    store_.link(engines, scratch.keys, scratch.existed, scratch.refused, pin);
     // Without its link a removal would not find a block, so nobody may hold it on our account.
     for (const std::uint32_t i : scratch.refused) store_.remove_holder(scratch.keys[i], ordinal, pin);
-    count(counters_.conflicting_hashes, scratch.refused.size());
+    refused += scratch.refused.size();
+  }
+  if (refused != 0) {
+    count(counters_.conflicting_hashes, refused);
     return StoreOutcome::conflicting_hash;
   }
   if (added != 0) return StoreOutcome::applied;
@@ -294,13 +322,21 @@ bool BlockIndex::Impl::predict(WorkerRank rank, std::span<const std::uint64_t> s
     return false;
   }
   WriteScratch& scratch = WriteScratch::get();
-  scratch.keys.clear();
-  for (const std::uint64_t hash : sequence_hashes) {
-    if (const BlockKey key = store_.block_key(hash); key != 0) scratch.keys.push_back(key);
-  }
   const ReadEpochs::Pin pin = store_.epochs().pin();
-  store_.add_holder(scratch.keys, ordinal, nullptr, pin);
-  count(counters_.predicted_blocks, scratch.keys.size());
+  std::size_t predicted = 0;
+  for (std::size_t begin = 0; begin < sequence_hashes.size(); begin += kWriteChunk) {
+    const std::size_t blocks = std::min(kWriteChunk, sequence_hashes.size() - begin);
+    scratch.keys.clear();
+    for (const std::uint64_t hash : sequence_hashes.subspan(begin, blocks)) {
+      const BlockKey key = store_.block_key(hash);
+      if (key == 0) continue;
+      store_.prefetch(key);
+      scratch.keys.push_back(key);
+    }
+    store_.add_holder(scratch.keys, ordinal, nullptr, pin);
+    predicted += scratch.keys.size();
+  }
+  count(counters_.predicted_blocks, predicted);
   return true;
 }
 

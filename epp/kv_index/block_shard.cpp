@@ -1,6 +1,7 @@
 #include "epp/kv_index/block_shard.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <new>
 #include <type_traits>
 
@@ -165,15 +166,23 @@ BlockShard::Place BlockShard::place_of(BlockKey key) {
   Bucket* bucket = &table.home(key);
   Slot* free = nullptr;
   for (std::size_t visited = 0; visited < table.buckets; ++visited, bucket = table.next(bucket)) {
+    // All four without a branch: how full a bucket is can't be predicted.
+    unsigned live = 0;
+    unsigned same = 0;
     std::uint64_t bits = 0;
-    for (Slot& slot : bucket->slots) {
+    const auto look_at = [&](unsigned i) {
+      const Slot& slot = bucket->slots[i];
       bits = slot.bits.load(std::memory_order_relaxed);
-      if (!is_live(bits)) {
-        if (free == nullptr) free = &slot;
-      } else if (slot.key.load(std::memory_order_relaxed) == key) {
-        return {&slot, true};
-      }
-    }
+      live |= static_cast<unsigned>(is_live(bits)) << i;
+      same |= static_cast<unsigned>(slot.key.load(std::memory_order_relaxed) == key) << i;
+    };
+    static_assert(kBucketSlots == 4);
+    look_at(0);
+    look_at(1);
+    look_at(2);
+    look_at(3);
+    if ((live & same) != 0) return {&bucket->slots[std::countr_zero(live & same)], true};
+    if (free == nullptr && live != kAllSlots) free = &bucket->slots[std::countr_one(live)];
     if (bits == 0) break;  // of the last slot
   }
   return {free, false};

@@ -47,6 +47,8 @@ class BlockShard {
     return holders_of(find_bits(key, pressure_.load(std::memory_order_relaxed)));
   }
   void prefetch(BlockKey key) const;
+  // When prefetch() has done its work: asks for the second bucket where the first one is full.
+  void prefetch_overflow(BlockKey key) const;
 
   // --- writers, under mutex() ---
   // The slot of a block that is there, else null. Valid until the next insert.
@@ -79,6 +81,7 @@ class BlockShard {
   static constexpr std::uint64_t kRecent =
       1;  // on a live slot: matched or stored again since the eviction hand came by
   static constexpr std::size_t kBucketSlots = 4;
+  static constexpr unsigned kAllSlots = (1U << kBucketSlots) - 1;
 
   struct alignas(64) Bucket {
     Slot slots[kBucketSlots];
@@ -125,6 +128,12 @@ struct BlockShard::Table {
 
 inline void BlockShard::prefetch(BlockKey key) const {
   __builtin_prefetch(&table_.load(std::memory_order_acquire)->home(key));
+}
+
+inline void BlockShard::prefetch_overflow(BlockKey key) const {
+  const Bucket* home = &table_.load(std::memory_order_acquire)->home(key);
+  const bool is_full = home->slots[kBucketSlots - 1].bits.load(std::memory_order_relaxed) != 0;
+  __builtin_prefetch(home + (is_full ? 1 : 0));  // without a branch, which could not be predicted
 }
 
 template <typename Edit>

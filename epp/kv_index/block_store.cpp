@@ -4,12 +4,12 @@
 #include <bit>
 #include <cmath>
 #include <random>
+#include <utility>
 
 namespace handoff::epp {
 
 namespace {
 
-constexpr std::size_t kAhead = 16;  // blocks whose memory is asked for before it is needed
 constexpr std::size_t kScrubChunk = 1024;
 constexpr std::size_t kFewHints = 1024;
 // Of tables that were made for what was expected. Buckets bear more than entries in order.
@@ -102,32 +102,28 @@ std::optional<HolderRef> BlockStore::with(HolderRef holders, Ordinal ordinal, Tr
 
 template <typename Shard, typename Work>
 void BlockStore::by_shard(Shard* shards, std::span<const std::uint64_t> keys, Work&& work) const {
-  thread_local std::vector<std::uint32_t> order_memory;
-  thread_local std::vector<std::uint32_t> ends_memory;
-  std::vector<std::uint32_t>& order = order_memory;
-  std::vector<std::uint32_t>& ends = ends_memory;
-  order.resize(keys.size());
-  ends.assign(limits_.shards + 1, 0);
-  for (const std::uint64_t key : keys) ++ends[shard_of(key) + 1];
-  for (std::size_t s = 1; s < ends.size(); ++s) ends[s] += ends[s - 1];
-  for (std::size_t i = 0; i < keys.size(); ++i)
-    order[ends[shard_of(keys[i])]++] = static_cast<std::uint32_t>(i);
-
-  const auto ask_for = [&](std::size_t n) { shards[shard_of(keys[order[n]])].prefetch(keys[order[n]]); };
-  for (std::size_t n = 0; n < std::min(kAhead, keys.size()); ++n) ask_for(n);
-  for (std::size_t n = 0; n < keys.size();) {
-    const std::size_t number = shard_of(keys[order[n]]);
+  constexpr std::uint32_t kNone = 0xFFFFFFFF;
+  thread_local std::vector<std::uint32_t> first_memory;
+  thread_local std::vector<std::uint32_t> next_memory;
+  // A list of keys for each shard, made from the back, so that they keep their order.
+  std::vector<std::uint32_t>& first = first_memory;
+  std::vector<std::uint32_t>& next = next_memory;
+  first.assign(limits_.shards, kNone);
+  next.resize(keys.size());
+  for (std::size_t i = keys.size(); i-- > 0;) {
+    next[i] = std::exchange(first[shard_of(keys[i])], static_cast<std::uint32_t>(i));
+  }
+  for (std::size_t number = 0; number < limits_.shards; ++number) {
+    if (first[number] == kNone) continue;
     const std::lock_guard lock(shards[number].mutex());
-    for (; n < ends[number]; ++n) {
-      if (n + kAhead < keys.size()) ask_for(n + kAhead);
-      work(number, order[n]);
-    }
+    for (std::uint32_t i = first[number]; i != kNone; i = next[i]) work(number, i);
   }
 }
 
 std::size_t BlockStore::add_holder(std::span<const BlockKey> keys, Ordinal ordinal,
                                    std::vector<std::uint8_t>* existed, const Pin&) {
   if (existed != nullptr) existed->assign(keys.size(), 0);
+  for (const BlockKey key : keys) block_shard(key).prefetch_overflow(key);
   Transition last;
   std::size_t added = 0;
   std::uint64_t evicted = 0;

@@ -69,6 +69,11 @@ class BlockStore {
 
   // --- reading ---
   void prefetch(BlockKey key) const { block_shard(key).prefetch(key); }
+  // As prefetch(), for the entries that link() is going to write.
+  void prefetch_engine(EngineKey engine) const { engine_shard(engine).prefetch(engine); }
+  void prefetch_reverse(BlockKey key) const {
+    if (reverse_shards_ != nullptr) reverse_shards_[shard_of(key)].prefetch(key);
+  }
   HolderRef find(BlockKey key, const Pin&) const { return block_shard(key).find(key); }
   HolderRef find_and_mark(BlockKey key, const Pin&) const { return block_shard(key).find_and_mark(key); }
   EngineHashShard::Found find_engine_hash(EngineKey key) const;
@@ -76,6 +81,7 @@ class BlockStore {
   std::optional<std::uint64_t> engine_hash_of(BlockKey block) const;
 
   // --- writing ---
+  // The next two are quick when the memory of their keys was asked for before.
   // Adds the ordinal to all these blocks; how many did not have it. `existed`, when given, gets a 1 for each
   // block that some rank held before.
   std::size_t add_holder(std::span<const BlockKey> keys, Ordinal ordinal, std::vector<std::uint8_t>* existed,
@@ -116,7 +122,8 @@ class BlockStore {
   };
 
   // Calls work(shard number, index of the key) for all keys, shard by shard under the lock of that shard of
-  // `shards`, so that a lock is taken once per shard and not once per key. Asks for the memory of keys ahead.
+  // `shards`, so that a lock is taken once per shard and not once per key. Best with the keys' memory asked
+  // for.
   template <typename Shard, typename Work>
   void by_shard(Shard* shards, std::span<const std::uint64_t> keys, Work&& work) const;
 

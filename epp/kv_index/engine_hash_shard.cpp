@@ -27,10 +27,6 @@ EngineHashShard::Found EngineHashShard::find(EngineKey engine) const {
   return found;
 }
 
-bool EngineHashShard::full() const {
-  return size() >= slots_ - slots_ / 5;
-}
-
 EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey block) {
   if (full()) resize(slots_for(size()));
   const std::uint64_t wanted = order(engine);
@@ -42,12 +38,12 @@ EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey block) {
     ++same;
   }
   if (same >= kMaxBlocksPerHash) return Added::too_many;
-  std::size_t free = at;
-  while (!is_free(entries_[free])) ++free;
-  std::move_backward(entries_ + at, entries_ + free, entries_ + free + 1);
-  entries_[at] = {engine, block};
+  // Mostly none or one has to move: too few for a call of memmove().
+  Entry carried{engine, block};
+  for (; !is_free(entries_[at]); ++at) std::swap(carried, entries_[at]);
+  entries_[at] = carried;
   set_size(size() + 1);
-  if (free + 2 >= capacity_) resize(slots_for(size()) + kSpillSlots);
+  if (at + 2 >= capacity_) resize(slots_for(size()) + kSpillSlots);
   return Added::added;
 }
 
@@ -91,6 +87,7 @@ void EngineHashShard::resize(std::size_t slots) {
 // In probing order already, so each entry goes to its home or right behind the one before it.
 void EngineHashShard::adopt(const std::vector<Entry>& entries, std::size_t slots) {
   slots_ = slots;
+  full_at_ = slots - slots / 5;
   std::size_t spill = kSpillSlots;
   while (!fill(entries, slots_ + spill)) spill *= 2;
   set_size(entries.size());

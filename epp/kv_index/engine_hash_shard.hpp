@@ -51,12 +51,16 @@ class EngineHashShard {
   void prefetch(EngineKey engine) const {
     const Entry* data = data_.load(std::memory_order_relaxed);
     const std::size_t slots = data_slots_.load(std::memory_order_relaxed);
-    if (data != nullptr) __builtin_prefetch(data + ((engine & 0xFFFFFFFFU) * slots >> 32));
+    if (data == nullptr) return;
+    // A search seldom goes further than two entries. That can be the next cache line.
+    const Entry* home = data + ((engine & 0xFFFFFFFFU) * slots >> 32);
+    __builtin_prefetch(home);
+    __builtin_prefetch(home + 2);
   }
   Found find(EngineKey engine) const;
   // Grows when full(); a caller that knows of entries to drop purges first.
   Added add(EngineKey engine, BlockKey block);
-  bool full() const;
+  bool full() const { return size() >= full_at_; }
   bool erase(EngineKey engine, BlockKey block);
 
   // Drops entries whose block is gone: keep(engine, block) tells. Also gives memory back when much was
@@ -95,6 +99,7 @@ class EngineHashShard {
   std::atomic<const Entry*> data_{nullptr};
   std::atomic<std::size_t> data_slots_{0};
   std::size_t slots_ = 0;
+  std::size_t full_at_ = 0;
   std::size_t first_slots_ = 16;
   std::size_t hand_ = 0;
   std::atomic<std::size_t> size_{0};
