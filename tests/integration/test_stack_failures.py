@@ -16,7 +16,9 @@ def stack():
 
 
 def wait_event(stack, event, endpoint):
-    assert stack.picker.wait_for_line(lambda line: line.event == event and line.fields.get("endpoint") == endpoint)
+    """An event other than the start's, where every endpoint is not ready until it is probed."""
+    assert stack.picker.wait_for_line(lambda line: line.event == event and line.fields.get("endpoint") == endpoint and
+                                      line.fields.get("reason") != "not probed yet")
 
 
 def test_prefill_engine_that_dies_gets_no_more_requests(stack):
