@@ -38,7 +38,8 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
   request_->record.mode = ExchangeMode::disaggregated;
   relay_.on_flowing([this] { let_go_of_body(); });
   cancel_.set_handler([this] {
-    give_up_all();
+    const bool client_left = cancel_.reason() == CancelReason::client_gone;
+    give_up_all(client_left ? GiveUp::may_linger : GiveUp::at_once);
     signal_.notify();
   });
   if (const auto status = begin(); status != HANDOFF_OK && !settled_) {
@@ -124,7 +125,7 @@ Awaitable<> DisaggregatedExchange::carry_out_one(Action& action) {
       spawn(leg);
     }
   } else if (auto* given = std::get_if<CancelLeg>(&action)) {
-    give_up(*given->leg);
+    give_up(*given->leg, GiveUp::at_once);
   } else if (auto* chosen = std::get_if<RelayLeg>(&action)) {
     auto& leg = *chosen->leg;
     if (leg.finished) {
@@ -168,7 +169,13 @@ LegRequest DisaggregatedExchange::request_of(Leg& leg, bool is_last) {
           .may_resend = (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0,
           .reply_is_whole = leg.reply == HANDOFF_REPLY_COLLECT,
           .deadline = leg.deadline,
-          .on_sent = nullptr};
+          .on_sent = (leg.flags & HANDOFF_LEG_WANT_SENT) == 0 ? std::function<void()>()
+                                                              : [this, &leg] { tell_sent(leg); }};
+}
+
+// Long before the engine answers: its answer may be what depends on the backend's next step.
+void DisaggregatedExchange::tell_sent(Leg& leg) {
+  if (!std::exchange(leg.told_sent, true)) push({HANDOFF_EVENT_LEG_SENT, &leg, {}});
 }
 
 // A leg beside which nothing happens is awaited in place: a coroutine of its own would be work without use.
@@ -197,6 +204,10 @@ void DisaggregatedExchange::spawn(Leg& leg) {
 Awaitable<> DisaggregatedExchange::run_leg(Leg& leg) {
   auto failure = co_await open_with_retries(leg);
   if (failure == LegFailure::none && !leg.given_up) failure = co_await receive(leg);
+  if (services_.lingering.count(leg.upstream.get()) > 0) {
+    if (failure == LegFailure::none && !leg.relayed) co_await wait_for_body(leg);
+    if (leg.upstream->cancelled()) services_.counters.add("linger_cut_off");
+  }
   leg.timer.reset();
   leg.finished = true;
   leg.failure = failure;
@@ -223,8 +234,6 @@ Awaitable<LegFailure> DisaggregatedExchange::open_with_retries(Leg& leg) {
   const auto& config = services_.plan.config;
   for (auto retries = retries_of(leg);; --retries) {
     const auto failure = co_await leg.upstream->open();
-    if (failure == LegFailure::none && (leg.flags & HANDOFF_LEG_WANT_SENT) != 0)
-      push({HANDOFF_EVENT_LEG_SENT, &leg, {}});
     const auto status = failure == LegFailure::none ? leg.upstream->head().status : 0;
     const bool worth_it = failure == LegFailure::name || failure == LegFailure::connect ||
                           failure == LegFailure::connect_timeout || status == 502 || status == 503 ||
@@ -302,12 +311,22 @@ Awaitable<LegFailure> DisaggregatedExchange::relay_running(Leg& leg, bool is_who
   co_return end == RelayEnd::complete ? LegFailure::none : relay_.failure();
 }
 
-void DisaggregatedExchange::give_up(Leg& leg) {
+// The head does not count: engines send that of a stream before they have anything to stream.
+Awaitable<> DisaggregatedExchange::wait_for_body(Leg& leg) {
+  auto body = leg.upstream->first();
+  while (body.failure == LegFailure::none && !body.complete && body.pieces.empty()) {
+    body = co_await leg.upstream->read();
+  }
+}
+
+void DisaggregatedExchange::give_up(Leg& leg, GiveUp how) {
   if (leg.given_up) return;
   leg.given_up = true;
   leg.wake.notify();
   if (!leg.upstream || leg.finished) return;
-  if (leg.linger.count() > 0 && !leg.upstream->reply_started() && !services_.ending) {
+  const bool may_linger = how == GiveUp::may_linger && leg.linger.count() > 0 && !services_.ending;
+  if (may_linger && leg.upstream->body_bytes() == 0) {
+    services_.counters.add("lingering_legs");
     services_.lingering.insert(leg.upstream.get());
     leg.timer.emplace(services_.deadlines, [&leg] { leg.upstream->cancel(); });
     leg.timer->arm(leg.linger);
@@ -316,9 +335,9 @@ void DisaggregatedExchange::give_up(Leg& leg) {
   leg.upstream->cancel();
 }
 
-void DisaggregatedExchange::give_up_all() {
+void DisaggregatedExchange::give_up_all(GiveUp how) {
   for (const auto& leg : legs_) {
-    if (!leg->finished) give_up(*leg);
+    if (!leg->finished) give_up(*leg, how);
   }
 }
 

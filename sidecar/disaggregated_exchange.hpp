@@ -92,14 +92,18 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   Awaitable<> run_leg(Leg& leg);
   Awaitable<LegFailure> open_with_retries(Leg& leg);
   Awaitable<LegFailure> receive(Leg& leg);
+  Awaitable<> wait_for_body(Leg& leg);
   Awaitable<LegFailure> relay_running(Leg& leg, bool is_whole);
   bool keep(Leg& leg, std::span<const std::string_view> pieces);
   void spawn(Leg& leg);
-  void give_up(Leg& leg);
-  void give_up_all();
+  /// May linger: the client left. At once: the backend has decided, or the answer is another.
+  enum class GiveUp { may_linger, at_once };
+  void give_up(Leg& leg, GiveUp how);
+  void give_up_all(GiveUp how = GiveUp::at_once);
   void push(Event event);
   void let_go_of_body();
-  static LegRequest request_of(Leg& leg, bool is_last);
+  LegRequest request_of(Leg& leg, bool is_last);
+  void tell_sent(Leg& leg);
   std::uint64_t retries_of(const Leg& leg) const;
   bool runs_alone(const Leg& leg) const;
 

@@ -28,6 +28,7 @@ struct DisaggregatedExchange::Leg {
   Signal wake;                    // for a leg that waits for the backend or the client
   std::optional<Deadline> timer;  // linger, or the pause before a retry
   LegFailure failure = LegFailure::none;
+  bool told_sent = false;
   bool relay_requested = false;
   bool relayed = false;
   bool given_up = false;

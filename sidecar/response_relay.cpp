@@ -210,6 +210,7 @@ Awaitable<RelayEnd> ResponseRelay::relay(UpstreamLeg& leg, std::string_view held
   while (true) {
     const auto body = co_await leg.read();
     failure_ = body.failure;
+    if (client_.gone()) co_return RelayEnd::client_gone;  // read on only to let the engine get that far
     if (!body.pieces.empty() || body.complete) {
       if (!forward(body.pieces, body.complete, body.verbatim)) {
         const bool still_there = co_await client_.flush();

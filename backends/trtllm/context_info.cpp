@@ -44,7 +44,7 @@ std::optional<ContextInfo> read_server_info(const sdk::Host& host, std::string_v
 const ContextInfo* ContextInfoMemory::find(const std::string& endpoint, std::uint64_t now_ms) {
   const auto found = known_.find(endpoint);
   if (found == known_.end()) return nullptr;
-  if (now_ms - found->second.learned_ms > kMaxAgeMs) {
+  if (now_ms > found->second.learned_ms + kMaxAgeMs) {
     known_.erase(found);
     return nullptr;
   }

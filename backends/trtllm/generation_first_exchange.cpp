@@ -11,18 +11,14 @@ namespace handoff::trtllm {
 namespace {
 
 constexpr std::uint64_t kInfoLimit = 1024 * 1024;
-constexpr std::size_t kFirstEventLimit = std::size_t{16} * 1024;
 
 bool is_good(std::uint32_t status) {
   return status >= 200 && status < 300;
 }
 
-/// Whether the first server-sent event of a stream is an error.
-bool is_error_event(const sdk::Host& host, std::string_view events) {
-  constexpr std::string_view kData = "data: ";
-  if (!events.starts_with(kData)) return false;
-  const auto event = host.json(events.substr(kData.size(), events.find('\n') - kData.size()));
-  const auto* error = event.find("error");
+bool is_error(const sdk::Host& host, std::string_view event) {
+  const auto object = host.json(event);
+  const auto* error = object.find("error");
   return error != nullptr && error->kind != HANDOFF_JSON_NULL;
 }
 
@@ -131,8 +127,7 @@ void GenerationFirstExchange::start_generation(const ContextInfo& info, sdk::Tur
   phase_ = Phase::pairing;
   context_leg_id_ = 0;
   generation_done_ = false;
-  read_first_event_ = false;
-  first_event_.clear();
+  first_event_ = {};
   const auto body = generation_body(body_, std::move(params.pieces), {}, {});
   const auto headers = leg_headers(signature);
   sdk::Leg leg;
@@ -170,14 +165,10 @@ void GenerationFirstExchange::on_generation(const handoff_event& event, sdk::Tur
     case HANDOFF_EVENT_LEG_HEAD:
       if (!is_good(event.status)) give_generations_answer(turn);
       return;
-    case HANDOFF_EVENT_LEG_BODY: {
-      if (read_first_event_) return;
-      first_event_ += sdk::view(event.body).substr(0, kFirstEventLimit);
-      read_first_event_ =
-          first_event_.find("\n\n") != std::string::npos || first_event_.size() >= kFirstEventLimit;
-      if (read_first_event_ && is_error_event(host_, first_event_)) give_generations_answer(turn);
+    case HANDOFF_EVENT_LEG_BODY:
+      if (first_event_.take(sdk::view(event.body)) && is_error(host_, first_event_.data()))
+        give_generations_answer(turn);
       return;
-    }
     case HANDOFF_EVENT_LEG_DONE:
       generation_done_ = true;
       // A complete answer without a context request is not what the protocol has, but it is an answer.

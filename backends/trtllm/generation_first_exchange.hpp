@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "backends/json_text/first_event.hpp"
 #include "backends/trtllm/context_info.hpp"
 #include "backends/trtllm/endpoint.hpp"
 #include "backends/trtllm/settings.hpp"
@@ -51,8 +52,7 @@ class GenerationFirstExchange final : public sdk::Exchange {
   std::uint32_t generation_leg_ = 0;
   std::uint32_t context_leg_id_ = 0;  ///< 0: not started yet
   std::string disagg_id_;
-  std::string first_event_;  ///< the beginning of generation's reply, as far as it may be an error
-  bool read_first_event_ = false;
+  json_text::FirstEvent first_event_;  ///< of generation's reply: it may be an error
   bool generation_done_ = false;
   bool tried_again_ = false;
 };

@@ -10,8 +10,8 @@ inline constexpr std::string_view kSignatureHeader = "x-trtllm-disagg-auth";
 
 /// The two protected members of a handoff, as JSON texts; empty: absent.
 struct ProtectedFields {
-  std::string_view encoded_opaque_state;
-  std::string_view ctx_info_endpoint;
+  std::string_view encoded_opaque_state = {};
+  std::string_view ctx_info_endpoint = {};
 
   /// An engine asks for a signature only where one of them has a value.
   bool any() const;

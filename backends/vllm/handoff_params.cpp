@@ -28,8 +28,8 @@ bool is_count_or_absent(const sdk::Object& object, std::string_view name, int le
   const auto* member = object.find(name);
   if (member == nullptr || member->kind == HANDOFF_JSON_NULL) return true;
   const auto value = object.raw(*member);
-  return member->kind == HANDOFF_JSON_NUMBER && value.find_first_not_of("0123456789") == std::string_view::npos &&
-         (least == 0 || value != "0");
+  return member->kind == HANDOFF_JSON_NUMBER &&
+         value.find_first_not_of("0123456789") == std::string_view::npos && (least == 0 || value != "0");
 }
 
 /// Empty when decode can use the handoff, else what is wrong with it.

@@ -452,6 +452,7 @@ void Partition::sweep_orphans(SteadyTime now) {
   bool done = false;
   while (!done) {
     const std::lock_guard lock(mutex_);
+    ledger_.advance(now);
     // Bookings that arrive meanwhile are at the end of the round and need no look yet.
     if (chunks == 0) chunks = ledger_.size() / kSweepChunk + 2;
     for (const std::string& id : ledger_.sweep(now, config_.active_request_expiry, kSweepChunk, done)) {

@@ -298,9 +298,10 @@ typedef struct handoff_leg {
   uint32_t port;   /* 0: the target's own; else another port of the same host */
   uint32_t reply;  /* HANDOFF_REPLY_* */
   uint32_t flags;  /* HANDOFF_LEG_* */
-  /* If the leg is given up (client gone, cancel) before a reply byte came: go on connecting, sending and
-   * reading until that byte or for this long, then close. 0: close at once. It is for requests that free
-   * something elsewhere by being accepted, so it holds from start() on, not only once the request is out. */
+  /* If the client leaves before a byte of the reply's body came: go on connecting, sending and reading until
+   * that byte or for this long, then close. 0: close at once. It is for requests that free something
+   * elsewhere by being accepted, so it holds from start() on, not only once the request is out. The reply's
+   * head does not end it: engines send that of a stream early. */
   uint32_t linger_ms;
   uint32_t deadline_ms; /* for the whole leg; 0: the sidecar's setting for the role */
   uint32_t reserved;
@@ -364,7 +365,7 @@ typedef struct handoff_host_api {
 
   /* Starts a leg. */
   handoff_status (*start)(handoff_turn* turn, const handoff_leg* leg);
-  /* Gives a leg up: closes its connection (or lingers); no further event of it is delivered. */
+  /* Gives a leg up: closes its connection at once; no further event of it is delivered. */
   handoff_status (*cancel)(handoff_turn* turn, uint32_t leg);
   /* Makes a HOLD leg, or a COLLECT leg that is done, the client's answer: status, headers and body. */
   handoff_status (*relay)(handoff_turn* turn, uint32_t leg);

@@ -33,7 +33,7 @@ inline bool log_enabled(Level level) {
 class FieldName {
  public:
   template <std::size_t Size>
-  consteval FieldName(const char (&literal)[Size]) : text_(literal, Size - 1) {
+  consteval FieldName(const char (&literal)[Size]) : text_(literal, Size - 1) {  // NOLINT(google-explicit-*)
     for (const char c : text_) {
       const bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                         c == '_' || c == '-' || c == '.';

@@ -8,7 +8,8 @@ namespace handoff::mock {
 namespace {
 
 const std::map<std::string, EngineKind>& engine_kinds() {
-  static const std::map<std::string, EngineKind> table{{"vllm", EngineKind::kVllm}};
+  static const std::map<std::string, EngineKind> table{{"vllm", EngineKind::kVllm},
+                                                       {"trtllm", EngineKind::kTrtllm}};
   return table;
 }
 
@@ -61,6 +62,9 @@ void add_options(CLI::App& app, MockConfig& config, RawTimes& times) {
   app.add_option("--ttft-ms", times.ttft_ms)->check(CLI::NonNegativeNumber);
   app.add_option("--kv-load-ms", times.kv_load_ms)->check(CLI::NonNegativeNumber);
   app.add_option("--keep-alive-ms", times.keep_alive_ms)->check(CLI::PositiveNumber);
+  app.add_option("--auth-key", config.auth_key);
+  app.add_flag("--prompt-ids-base64", config.prompt_ids_base64);
+  app.add_flag("--double-done", config.double_done);
   app.add_option("--faults", config.faults_json);
   app.add_option("--seed", config.seed);
   app.add_option("--engine-id", config.engine_id);

@@ -12,7 +12,7 @@
 namespace handoff::mock {
 
 // Grows with each personality.
-enum class EngineKind { kVllm };
+enum class EngineKind { kVllm, kTrtllm };
 enum class Role { kProducer, kConsumer, kBoth, kNone };
 enum class GenerateParams { kTopLevel, kExtraArgs, kBoth };
 enum class LoadFailurePolicy { kFail, kRecompute };
@@ -63,6 +63,10 @@ struct MockConfig {
   std::chrono::milliseconds ttft{0};
   std::chrono::milliseconds kv_load{0};
   std::chrono::milliseconds keep_alive{5000};
+
+  std::string auth_key;            // trtllm: internal_request_auth_key
+  bool prompt_ids_base64 = false;  // trtllm
+  bool double_done = false;        // trtllm
 
   std::string faults_json;
   std::uint64_t seed = 1;

@@ -53,6 +53,7 @@ class LeaseTable {
   void drop_all();
   void reset_counters() { counters_ = {}; }
 
+  bool is_live(const std::string& request_id) const { return live_.contains(request_id); }
   std::int64_t live() const { return static_cast<std::int64_t>(live_.size()); }
   std::int64_t pinned_blocks() const { return static_cast<std::int64_t>(pins_.size()); }
   const LeaseCounters& counters() const { return counters_; }

@@ -46,5 +46,6 @@ std::unique_ptr<Personality> make_personality(Services& services);
 
 // One maker per kind, each in the kind's own file.
 std::unique_ptr<Personality> make_vllm_personality(Services& services);
+std::unique_ptr<Personality> make_trtllm_personality(Services& services);
 
 }  // namespace handoff::mock

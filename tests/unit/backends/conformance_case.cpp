@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <ostream>
 #include <sstream>
 
 namespace handoff::plugin_test {
@@ -32,8 +33,40 @@ std::vector<std::string> plugin_paths() {
   return paths;
 }
 
-std::string plugin_label(const ::testing::TestParamInfo<std::string>& info) {
-  std::string label = std::filesystem::path(info.param).stem().string();
+std::vector<Variant> plugin_variants() {
+  std::vector<Variant> variants;
+  for (const auto& path : plugin_paths()) {
+    variants.push_back({path, {}});
+    const Plugin plugin(path);
+    Host host;
+    for (std::size_t i = 0; i < plugin.api().config_key_count; ++i) {
+      const auto& key = plugin.api().config_keys[i];
+      if (key.kind != HANDOFF_CONFIG_CHOICE) continue;
+      const auto text = [](handoff_bytes bytes) {
+        return bytes.size == 0 ? std::string() : std::string(bytes.data, bytes.size);
+      };
+      std::istringstream choices(text(key.accepts));
+      for (std::string choice; std::getline(choices, choice, ',');) {
+        Variant variant{path, {{text(key.name), choice}}};
+        const bool starts = Backend(plugin, host, variant.settings).created();
+        if (choice != text(key.default_value) && starts) variants.push_back(std::move(variant));
+      }
+    }
+  }
+  return variants;
+}
+
+void PrintTo(const Variant& variant, std::ostream* out) {
+  *out << variant.path;
+  for (const auto& [name, value] : variant.settings) *out << " " << name << "=" << value;
+}
+
+std::string variant_label(const ::testing::TestParamInfo<Variant>& info) {
+  std::string label = std::filesystem::path(info.param.path).stem().string();
+  for (const auto& [name, value] : info.param.settings) {
+    const auto at = name.starts_with("DYN_SIDECAR_") ? 12 : 0;
+    label += "_" + name.substr(static_cast<std::size_t>(at)) + "_" + value;
+  }
   for (char& c : label) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
   }

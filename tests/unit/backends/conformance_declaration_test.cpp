@@ -92,8 +92,8 @@ TEST_P(ConformanceDeclaration, TwoBackendsLiveSideBySide) {
   EXPECT_TRUE(second.created());
 }
 
-INSTANTIATE_TEST_SUITE_P(conformance, ConformanceDeclaration, ::testing::ValuesIn(plugin_paths()),
-                         plugin_label);
+INSTANTIATE_TEST_SUITE_P(conformance, ConformanceDeclaration, ::testing::ValuesIn(plugin_variants()),
+                         variant_label);
 
 }  // namespace
 }  // namespace handoff::plugin_test

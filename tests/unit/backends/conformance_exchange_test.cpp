@@ -189,7 +189,8 @@ TEST_P(ConformanceExchange, TwoExchangesDoNotMix) {
   EXPECT_TRUE(host_.refusals.empty()) << host_.refusals.front();
 }
 
-INSTANTIATE_TEST_SUITE_P(conformance, ConformanceExchange, ::testing::ValuesIn(plugin_paths()), plugin_label);
+INSTANTIATE_TEST_SUITE_P(conformance, ConformanceExchange, ::testing::ValuesIn(plugin_variants()),
+                         variant_label);
 
 }  // namespace
 }  // namespace handoff::plugin_test

@@ -187,9 +187,10 @@ struct TurnCalls {
     const auto running = exchange.running_.find(leg);
     const auto finished = exchange.finished_.find(leg);
     const bool held = running != exchange.running_.end() && running->second.reply == HANDOFF_REPLY_HOLD;
-    const bool collected =
-        finished != exchange.finished_.end() && finished->second.reply == HANDOFF_REPLY_COLLECT;
-    if (!held && !collected) {
+    const bool complete =
+        finished != exchange.finished_.end() &&
+        (finished->second.reply == HANDOFF_REPLY_COLLECT || finished->second.reply == HANDOFF_REPLY_HOLD);
+    if (!held && !complete) {
       exchange.refuse("relay", "neither a held nor a collected leg");
       return HANDOFF_INVALID;
     }

@@ -1,5 +1,7 @@
 #include "backends/json_text/json_text.hpp"
 
+#include "backends/json_text/first_event.hpp"
+
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -74,6 +76,28 @@ TEST(JsonText, PlainIntegersOnly) {
   for (const auto* other : {"", "11", "-1", "+1", "01", "1.0", "1e0", "\"1\"", "99999999999999999999"}) {
     EXPECT_EQ(plain_integer(other, 10), -1) << other;
   }
+}
+
+TEST(FirstEvent, IsFoundHoweverTheStreamIsCut) {
+  const std::string stream = ": hello\r\ndata: {\"a\":1}\r\n\r\ndata: {\"b\":2}\n\n";
+  for (std::size_t cut = 0; cut <= stream.size(); ++cut) {
+    FirstEvent event;
+    const bool first = event.take(std::string_view(stream).substr(0, cut));
+    const bool second = event.take(std::string_view(stream).substr(cut));
+    EXPECT_NE(first, second) << "told once";
+    EXPECT_EQ(event.data(), " {\"a\":1}");
+  }
+}
+
+TEST(FirstEvent, WhatIsNoEventHasNoData) {
+  FirstEvent open;
+  EXPECT_FALSE(open.take("data: {\"a\""));
+  FirstEvent other;
+  EXPECT_TRUE(other.take("{\"metadata: 1}\n"));
+  EXPECT_EQ(other.data(), "");
+  FirstEvent large;
+  EXPECT_TRUE(large.take(std::string(100'000, 'x')));
+  EXPECT_EQ(large.data(), "");
 }
 
 }  // namespace

@@ -1,0 +1,236 @@
+// The course of a request, generation first (T40 to T52 of backends/trtllm/PROTOCOL.md).
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/backends/trtllm/trtllm_case.hpp"
+
+namespace handoff::plugin_test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Kind = Action::Kind;
+
+const std::string kInfo =
+    R"({"version":"x","disaggregated_params":{"ctx_dp_rank":3,"ctx_info_endpoint":["tcp://10.0.0.9:7000","b"],"k":1.50}})";
+const std::string kAsk = R"({"messages":[],"stream":true})";
+
+Event sent(std::uint32_t leg) {
+  return {.kind = HANDOFF_EVENT_LEG_SENT, .leg = leg, .flags = HANDOFF_REQUEST_SENT};
+}
+Event head(std::uint32_t leg, std::uint32_t status) {
+  return {.kind = HANDOFF_EVENT_LEG_HEAD, .leg = leg, .status = status, .flags = 5};
+}
+Event piece(std::uint32_t leg, std::string body) {
+  return {.kind = HANDOFF_EVENT_LEG_BODY, .leg = leg, .status = 200, .body = std::move(body), .flags = 5};
+}
+
+class GenerationFirst : public TrtllmCase {
+ protected:
+  explicit GenerationFirst(std::map<std::string, std::string> more = {})
+      : TrtllmCase(with_schedule(std::move(more))) {}
+
+  /// Leg 1 (/server_info) is done, leg 2 (generation) and leg 3 (context) run.
+  std::unique_ptr<Exchange> pairing() {
+    auto exchange = begin(kChat, kAsk);
+    EXPECT_EQ(only(exchange->begin_actions()).leg.name, "server_info");
+    EXPECT_EQ(only(exchange->deliver(leg_done(1, 200, kInfo))).leg.id, 2U);
+    EXPECT_EQ(only(exchange->deliver(sent(2))).leg.id, 3U);
+    return exchange;
+  }
+
+ private:
+  static std::map<std::string, std::string> with_schedule(std::map<std::string, std::string> settings) {
+    settings["DYN_SIDECAR_TRTLLM_SCHEDULE"] = "generation-first";
+    return settings;
+  }
+};
+
+// T40, T41, T42
+TEST_F(GenerationFirst, AsksForTheAddressThenGenerationThenContext) {
+  const auto exchange = begin(kChat, kAsk, {{"authorization", "Bearer k"}, {"cookie", "c"}});
+  const auto info = only(exchange->begin_actions()).leg;
+  EXPECT_EQ(info.method + " " + info.path, "GET /server_info");
+  EXPECT_EQ(info.role, HANDOFF_ROLE_AUXILIARY);
+  EXPECT_EQ(info.target, HANDOFF_TARGET_PREFILL);
+  EXPECT_EQ(info.flags, HANDOFF_LEG_MAY_RESEND | HANDOFF_LEG_NO_CLIENT_HEADERS);
+  EXPECT_EQ(info.headers, (std::vector<Header>{{"authorization", "Bearer k"}}));
+
+  const auto generation = only(exchange->deliver(leg_done(1, 200, kInfo))).leg;
+  EXPECT_EQ(generation.role, HANDOFF_ROLE_DECODE);
+  EXPECT_EQ(generation.reply, HANDOFF_REPLY_HOLD);
+  EXPECT_NE(generation.flags & HANDOFF_LEG_WANT_SENT, 0U) << "context comes when generation has the request";
+  EXPECT_EQ(generation.linger_ms, 30'000U);
+  const auto params = Json::parse(generation.body)["disaggregated_params"];
+  const auto id = params["disagg_request_id"];
+  EXPECT_EQ(params["request_type"], "generation_only");
+  EXPECT_EQ(params["ctx_request_id"], id);
+  EXPECT_EQ(params["ctx_info_endpoint"], "tcp://10.0.0.9:7000");
+  EXPECT_EQ(params["ctx_dp_rank"], 3);
+  EXPECT_EQ(params["schedule_style"], 1);
+  EXPECT_NE(generation.body.find("1.50"), std::string::npos) << "what else the engine announces goes along";
+  EXPECT_EQ(Json::parse(generation.body)["stream"], true);
+
+  const auto context = only(exchange->deliver(sent(2))).leg;
+  EXPECT_EQ(context.role, HANDOFF_ROLE_PREFILL);
+  EXPECT_EQ(context.reply, HANDOFF_REPLY_COLLECT);
+  const auto asked = Json::parse(context.body);
+  EXPECT_EQ(asked["stream"], false);
+  EXPECT_EQ(asked["disaggregated_params"]["request_type"], "context_only");
+  EXPECT_EQ(asked["disaggregated_params"]["disagg_request_id"], id);
+  EXPECT_EQ(asked["disaggregated_params"]["schedule_style"], 1);
+
+  EXPECT_TRUE(exchange->deliver(head(2, 200)).empty()) << "held";
+  EXPECT_TRUE(exchange->deliver(piece(2, "data: {\"choices\":[]}\n\n")).empty());
+  const auto relayed = only(exchange->deliver(leg_done(3, 200, context_reply())));
+  EXPECT_EQ(relayed.kind, Kind::relay);
+  EXPECT_EQ(relayed.leg_id, 2U);
+}
+
+// T43
+TEST_F(GenerationFirst, TheAddressIsRememberedPerEndpointAndForgottenOnFailure) {
+  pairing();
+  const auto again = begin(kChat, kAsk);
+  EXPECT_EQ(only(again->begin_actions()).leg.role, HANDOFF_ROLE_DECODE) << "not asked twice";
+  const Exchange other(backend_,
+                       {.path = std::string(kChat), .body = kAsk, .prefill = Endpoint{"10.0.0.9", 8001}});
+  EXPECT_EQ(other.begin_actions().at(0).leg.name, "server_info");
+  again->deliver(sent(1));
+  again->deliver(leg_done(2, 503, ""));
+  EXPECT_EQ(only(begin(kChat, kAsk)->begin_actions()).leg.name, "server_info");
+}
+
+// T44
+TEST_F(GenerationFirst, EngineThatAnnouncesNoAddressIsAnError) {
+  for (const std::string info :
+       {"", "[]", "{}", R"({"disaggregated_params":null})", R"({"disaggregated_params":{}})",
+        R"({"disaggregated_params":{"ctx_info_endpoint":null}})",
+        R"({"disaggregated_params":{"ctx_info_endpoint":[]}})",
+        R"({"disaggregated_params":{"ctx_info_endpoint":[7]}})",
+        R"({"disaggregated_params":{"ctx_info_endpoint":""}})"}) {
+    const auto exchange = begin(kChat, kAsk);
+    const auto action = only(exchange->deliver(leg_done(1, 200, info)));
+    EXPECT_EQ(action.kind, Kind::fail) << info;
+    EXPECT_EQ(action.status, 502U);
+    EXPECT_NE(action.message.find("ctx_info_endpoint"), std::string::npos);
+  }
+  const auto text = begin(kChat, kAsk);
+  const auto action =
+      only(text->deliver(leg_done(1, 200, R"({"disaggregated_params":{"ctx_info_endpoint":"a:1"}})")));
+  EXPECT_EQ(Json::parse(action.leg.body)["disaggregated_params"]["ctx_info_endpoint"], "a:1");
+}
+
+// T45
+TEST_F(GenerationFirst, FailureOfTheQuestionIsTheSidecarsToTell) {
+  for (const auto& event :
+       {leg_done(1, 404, ""), leg_done(1, 500, kInfo), leg_failed(1, HANDOFF_CAUSE_CONNECT)}) {
+    const auto exchange = begin(kChat, kAsk);
+    const auto action = only(exchange->deliver(event));
+    EXPECT_EQ(action.kind, Kind::fail_with_leg);
+    EXPECT_EQ(action.leg_id, 1U);
+  }
+}
+
+// T46
+TEST_F(GenerationFirst, ContextThatFailsClosesGenerationAtOnce) {
+  for (const auto& event : {leg_done(3, 500, ""), leg_done(3, 400, ""),
+                            leg_failed(3, HANDOFF_CAUSE_READ_TIMEOUT, HANDOFF_REQUEST_SENT)}) {
+    host_.counts.clear();
+    const Backend fresh(plugin_, host_, {{"DYN_SIDECAR_TRTLLM_SCHEDULE", "generation-first"}});
+    const auto exchange = begin(kChat, kAsk);
+    std::uint32_t leg = only(exchange->begin_actions()).leg.id;
+    if (exchange->begin_actions()[0].leg.name == "server_info")
+      leg = only(exchange->deliver(leg_done(leg, 200, kInfo))).leg.id;
+    const auto context = only(exchange->deliver(sent(leg))).leg.id;
+    auto failure = event;
+    failure.leg = context;
+    const auto actions = exchange->deliver(failure);
+    ASSERT_EQ(actions.size(), 2U);
+    EXPECT_EQ(actions[0].kind, Kind::cancel) << "explicitly, so that it does not linger";
+    EXPECT_EQ(actions[0].leg_id, leg);
+    EXPECT_EQ(actions[1].kind, Kind::fail_with_leg);
+    EXPECT_EQ(actions[1].leg_id, context);
+  }
+}
+
+// T47
+TEST_F(GenerationFirst, GenerationThatFailsClosesContextAndIsTheAnswer) {
+  for (const auto& event :
+       {head(2, 400), head(2, 503), piece(2, "data: {\"error\":{\"message\":\"x\"}}\n\ndata: [DONE]\n\n")}) {
+    auto exchange = begin(kChat, kAsk);
+    std::uint32_t generation = only(exchange->begin_actions()).leg.id;
+    if (exchange->begin_actions()[0].leg.name == "server_info")
+      generation = only(exchange->deliver(leg_done(generation, 200, kInfo))).leg.id;
+    const auto context = only(exchange->deliver(sent(generation))).leg.id;
+    auto failure = event;
+    failure.leg = generation;
+    const auto actions = exchange->deliver(failure);
+    ASSERT_EQ(actions.size(), 2U);
+    EXPECT_EQ(actions[0].kind, Kind::cancel);
+    EXPECT_EQ(actions[0].leg_id, context);
+    EXPECT_EQ(actions[1].kind, Kind::relay);
+    EXPECT_EQ(actions[1].leg_id, generation);
+  }
+}
+
+// T48
+TEST_F(GenerationFirst, GenerationThatCantBeReachedNeverTroublesContext) {
+  const auto exchange = begin(kChat, kAsk);
+  exchange->deliver(leg_done(1, 200, kInfo));
+  const auto action = only(exchange->deliver(leg_failed(2, HANDOFF_CAUSE_CONNECT)));
+  EXPECT_EQ(action.kind, Kind::fail_with_leg);
+  EXPECT_EQ(action.leg_id, 2U);
+}
+
+// T49
+TEST_F(GenerationFirst, CompleteAnswerWaitsForContext) {
+  const auto exchange = pairing();
+  EXPECT_TRUE(exchange->deliver(leg_done(2, 200, "")).empty());
+  const auto action = only(exchange->deliver(leg_done(3, 200, context_reply())));
+  EXPECT_EQ(action.kind, Kind::relay);
+  EXPECT_EQ(action.leg_id, 2U);
+}
+
+// T50
+TEST_F(GenerationFirst, LegLostOnAKeptConnectionStartsBothOverOnce) {
+  const auto lost = [](std::uint32_t leg) {
+    return leg_failed(leg, HANDOFF_CAUSE_RESET, HANDOFF_REUSED | HANDOFF_REQUEST_SENT);
+  };
+  const auto exchange = pairing();
+  const auto actions = exchange->deliver(lost(2));
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(actions[0].kind, Kind::cancel);
+  EXPECT_EQ(actions[1].leg.name, "server_info") << "the engine may be another by now";
+  EXPECT_EQ(only(exchange->deliver(leg_done(4, 200, kInfo))).leg.id, 5U);
+  EXPECT_EQ(only(exchange->deliver(sent(5))).leg.id, 6U);
+  const auto last = exchange->deliver(lost(6));
+  ASSERT_EQ(last.size(), 2U);
+  EXPECT_EQ(last[1].kind, Kind::fail_with_leg);
+}
+
+// T51
+TEST_F(GenerationFirst, ClientThatLeavesBetweenTheLegsLetsContextFinish) {
+  EXPECT_TRUE(pairing()->deliver(ended(HANDOFF_OUTCOME_CLIENT_GONE, HANDOFF_REQUEST_SENT)).empty());
+  const auto exchange = begin(kChat, kAsk);  // the address is known by now: its first leg is generation's
+  const auto action = only(exchange->deliver(ended(HANDOFF_OUTCOME_CLIENT_GONE, HANDOFF_REQUEST_SENT)));
+  EXPECT_EQ(action.kind, Kind::background);
+  EXPECT_EQ(action.leg.name, "finish_context");
+  EXPECT_EQ(Json::parse(action.leg.body)["disaggregated_params"]["request_type"], "context_only");
+}
+
+class GenerationFirstSigned : public GenerationFirst {
+ protected:
+  GenerationFirstSigned() : GenerationFirst({{"DYN_SIDECAR_TRTLLM_AUTH_KEY_FILE", "s3cret key\n"}}) {}
+};
+
+// T52
+TEST_F(GenerationFirstSigned, TheAddressIsSigned) {
+  const auto exchange = begin(kChat, kAsk);
+  const auto leg = only(exchange->deliver(leg_done(1, 200, kInfo))).leg;
+  const auto signature = leg.header("x-trtllm-disagg-auth").value_or("");
+  EXPECT_EQ(signature.substr(0, 7), "sha256=");
+  EXPECT_EQ(signature.size(), 7U + 64U);
+  EXPECT_EQ(only(exchange->deliver(sent(2))).leg.header("x-trtllm-disagg-auth"), "")
+      << "nothing to sign there";
+}
+
+}  // namespace
+}  // namespace handoff::plugin_test
