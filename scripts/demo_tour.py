@@ -165,15 +165,16 @@ def stop_on_signal(number, _frame):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", required=True, help="folder of the built programs")
+    parser.add_argument("--engine", default="vllm", help="the kind of engine")
     parser.add_argument("--keep", action="store_true", help="leave it running until Ctrl-C")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, stop_on_signal)
     signal.signal(signal.SIGTERM, stop_on_signal)
     try:
-        with Stack(arguments.bin, ENGINE_SPEED, ENGINE_SPEED) as stack:
-            print(f"prefill engine  http://{stack.prefill_address}")
+        with Stack(arguments.bin, ENGINE_SPEED, ENGINE_SPEED, engine=arguments.engine) as stack:
+            print(f"prefill engine  http://{stack.prefill_address} ({arguments.engine})")
             print(f"decode engine   http://{stack.decode.host}:{stack.decode.port}")
-            print(f"sidecar         {stack.url} -> decode engine, backend vllm")
+            print(f"sidecar         {stack.url} -> decode engine, backend {arguments.engine}")
             Tour(stack).run()
             if arguments.keep:
                 show_curl(stack)

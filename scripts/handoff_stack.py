@@ -73,9 +73,9 @@ class LogLine:
 class Sidecar:
     """handoff-sidecar in front of `engine`, on ports that the system chooses."""
 
-    def __init__(self, engine, *flags, binary):
+    def __init__(self, engine, *flags, binary, backend="vllm"):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DYN_")}
-        command = [binary, "--bind", "127.0.0.1", "--port", "0", "--admin-port", "auto", "--backend", "vllm",
+        command = [binary, "--bind", "127.0.0.1", "--port", "0", "--admin-port", "auto", "--backend", backend,
                    "--decode-engine-port", str(engine.port), "--drain-delay-ms", "0", *flags]
         self.process = start(command, stderr=subprocess.PIPE, env=environment)
         self.lines = []
@@ -144,8 +144,9 @@ class Sidecar:
 class Stack:
     """with Stack(bin) as stack: stack.prefill, stack.decode, stack.sidecar"""
 
-    def __init__(self, bin_dir, prefill_flags=(), decode_flags=(), sidecar_flags=()):
+    def __init__(self, bin_dir, prefill_flags=(), decode_flags=(), sidecar_flags=(), engine="vllm"):
         self._bin = bin_dir
+        self._engine = engine
         self._flags = (prefill_flags, decode_flags, sidecar_flags)
         self._started = []
         self.prefill = self.decode = self.sidecar = None
@@ -154,10 +155,10 @@ class Stack:
         prefill_flags, decode_flags, sidecar_flags = self._flags
         mock = os.path.join(self._bin, "handoff-mock-engine")
         try:
-            self.prefill = self._keep(Engine("--role", "producer", *prefill_flags, binary=mock))
-            self.decode = self._keep(Engine("--role", "consumer", *decode_flags, binary=mock))
+            self.prefill = self._keep(Engine("--engine", self._engine, "--role", "producer", *prefill_flags, binary=mock))
+            self.decode = self._keep(Engine("--engine", self._engine, "--role", "consumer", *decode_flags, binary=mock))
             sidecar = os.path.join(self._bin, "handoff-sidecar")
-            self.sidecar = self._keep(Sidecar(self.decode, *sidecar_flags, binary=sidecar))
+            self.sidecar = self._keep(Sidecar(self.decode, *sidecar_flags, binary=sidecar, backend=self._engine))
             self.sidecar.wait_until_ready()
         except BaseException:
             self.stop()

@@ -54,6 +54,7 @@ void declare_backend_keys(config::OptionTable& table, const LoadedBackend& backe
   if (backend.config_keys().empty()) return;
   table.section("Backend " + std::string(backend.name()));
   for (const auto& key : backend.config_keys()) {
+    if (values.count(std::string(key.name)) > 0) continue;  // several backends have it: documented once
     config::OptionSpec spec{
         .name = std::string(key.name), .help = std::string(key.help), .secret = key.secret};
     if (key.kind == HANDOFF_CONFIG_CHOICE) {
@@ -73,6 +74,7 @@ std::string read_setting_file(const std::string& name, const std::string& path,
   std::ifstream file(path, std::ios::binary);
   std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file.good() && !file.eof()) problems.push_back(name + ": cannot read the file '" + path + "'");
+  if (file.good() && content.empty()) problems.push_back(name + ": the file '" + path + "' is empty");
   if (content.size() > kLargestSettingFile)
     problems.push_back(name + ": the file '" + path + "' is larger than 64 KiB");
   return content;

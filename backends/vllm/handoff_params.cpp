@@ -9,10 +9,10 @@ namespace {
 using Kind = HandoffParams::Kind;
 
 HandoffParams missing(std::string_view reason, std::string_view cause) {
-  return {.kind = Kind::missing, .params = {}, .reason = reason, .cause = cause};
+  return {.kind = Kind::missing, .params = {}, .tokens = {}, .reason = reason, .cause = cause};
 }
 HandoffParams invalid(std::string_view reason) {
-  return {.kind = Kind::invalid, .params = {}, .reason = reason, .cause = {}};
+  return {.kind = Kind::invalid, .params = {}, .tokens = {}, .reason = reason, .cause = {}};
 }
 
 bool has_kind(const handoff_member* member, std::uint32_t kind) {
@@ -30,6 +30,19 @@ bool is_count_or_absent(const sdk::Object& object, std::string_view name, int le
   const auto value = object.raw(*member);
   return member->kind == HANDOFF_JSON_NUMBER &&
          value.find_first_not_of("0123456789") == std::string_view::npos && (least == 0 || value != "0");
+}
+
+bool has_text_value(const sdk::Object& object, std::string_view name, std::string_view wanted) {
+  const auto* member = object.find(name);
+  if (!has_kind(member, HANDOFF_JSON_STRING)) return false;
+  const auto raw = object.raw(*member);
+  return raw.substr(1, raw.size() - 2) == wanted;
+}
+
+bool is_token_list(std::string_view value) {
+  json_text::Cursor cursor(value);
+  return cursor.take_plain_integers() && cursor.only_space_left() &&
+         value.find_first_of("0123456789") != value.npos;
 }
 
 /// Empty when decode can use the handoff, else what is wrong with it.
@@ -57,7 +70,7 @@ std::string_view find_defect(const sdk::Object& params, BlockIds block_ids) {
 
 }  // namespace
 
-HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply) {
+HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply, Connector connector) {
   const sdk::Object answer = host.json(reply);
   if (!answer.is_object()) return invalid("the reply is not a JSON object");
 
@@ -80,7 +93,14 @@ HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply) 
                    "Its KV connector is not NIXL, such as a cache connector alone.");
   }
   const auto* ids = params.find("remote_block_ids");
-  const auto block_ids = ids == nullptr ? BlockIds::invalid : classify_block_ids(params.raw(*ids));
+  auto block_ids = ids == nullptr ? BlockIds::invalid : classify_block_ids(params.raw(*ids));
+  const bool pushes = connector == Connector::nixl_push;
+  // Pushing, decode registers its own blocks: prefill's are nobody's business, and `pp_size` says how many
+  // write.
+  if (pushes && (ids == nullptr || ids->kind == HANDOFF_JSON_NULL || block_ids == BlockIds::empty))
+    block_ids = BlockIds::grouped;
+  if (pushes && !has_text_value(params, "transfer_mode", "push")) return invalid("transfer_mode is not push");
+  if (!pushes && has_text_value(params, "transfer_mode", "push")) return invalid("transfer_mode is push");
   if (block_ids == BlockIds::empty) {
     return missing(
         "empty_handoff",
@@ -88,7 +108,13 @@ HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply) 
         "Check that prefill and decode run the pinned vLLM release.");
   }
   if (const auto defect = find_defect(params, block_ids); !defect.empty()) return invalid(defect);
-  return {.kind = Kind::valid, .params = text, .reason = {}, .cause = {}};
+  const auto* tokens = answer.find("prompt_token_ids");
+  const bool has_tokens = tokens != nullptr && is_token_list(answer.raw(*tokens));
+  return {.kind = Kind::valid,
+          .params = text,
+          .tokens = has_tokens ? answer.raw(*tokens) : std::string_view{},
+          .reason = {},
+          .cause = {}};
 }
 
 }  // namespace handoff::vllm

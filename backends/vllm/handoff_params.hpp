@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "backends/vllm/connector.hpp"
 #include "shared/backend_abi/backend_sdk.hpp"
 
 namespace handoff::vllm {
@@ -16,12 +17,15 @@ struct HandoffParams {
   };
   Kind kind = Kind::missing;
   std::string_view params;  ///< valid: the value of `kv_transfer_params`, byte for byte
+  std::string_view tokens;  ///< valid: the prompt's token ids as a JSON list; empty if the reply has none
   std::string_view reason;  ///< missing: a counter's name; invalid: a phrase that names the field
   std::string_view cause;   ///< missing: the likely cause, a sentence for the operator
 };
 
 /// Reads a prefill reply. An engine is not asked to be well-behaved: a handoff that lacks what decode needs
 /// hangs the request there, and one with an empty `remote_block_ids` ends the whole engine.
-HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply);
+/// `connector` is one of the two of NIXL: pushing, prefill needs no block ids from us, since decode tells it
+/// where to write.
+HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply, Connector connector);
 
 }  // namespace handoff::vllm

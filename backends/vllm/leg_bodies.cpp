@@ -4,10 +4,6 @@ namespace handoff::vllm {
 namespace {
 
 constexpr std::string_view kParamsField = "kv_transfer_params";
-constexpr std::string_view kAskForHandoff =
-    R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
-    R"("remote_block_ids":null,"remote_host":null,"remote_port":null})";
-
 handoff_piece fresh(std::string_view text) {
   return {text.data(), 0, text.size()};
 }
@@ -51,7 +47,7 @@ void edit_sampling_params(const sdk::Host& host, sdk::BodyEdit& body_edit, const
   if (!sampling.is_object()) return;
   sdk::BodyEdit edit(sampling, member->value_begin);
   if (run == Run::one_token) limit_to_one_token(edit, sampling, endpoint);
-  set_extra_args(host, edit, sampling, member->value_begin, params);
+  if (!params.empty()) set_extra_args(host, edit, sampling, member->value_begin, params);
   body_edit.set("sampling_params", edit);
 }
 
@@ -65,15 +61,23 @@ sdk::BodyEdit edit_body(const sdk::Host& host, const sdk::Object& body, const En
     if (endpoint.has_store) edit.set("store", "false");  // nobody can ask for this answer later
   }
   if (endpoint.has_sampling_params) edit_sampling_params(host, edit, body, endpoint, params, run);
-  edit.set(kParamsField, params);
+  if (!params.empty()) edit.set(kParamsField, params);
+  // A store's own threshold would end a leg that has to run.
+  if (edit.has("cache_hit_threshold")) edit.set("cache_hit_threshold", "0");
   return edit;
 }
 
 }  // namespace
 
+const std::string_view kAskForHandoff =
+    R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
+    R"("remote_block_ids":null,"remote_host":null,"remote_port":null})";
+
 std::vector<handoff_piece> prefill_body(const sdk::Host& host, const sdk::Object& body,
-                                        const Endpoint& endpoint) {
-  return edit_body(host, body, endpoint, kAskForHandoff, Run::one_token).pieces();
+                                        const Endpoint& endpoint, std::string_view params, bool with_tokens) {
+  auto edit = edit_body(host, body, endpoint, params, Run::one_token);
+  if (with_tokens) edit.set("return_token_ids", "true");
+  return edit.pieces();
 }
 
 std::vector<handoff_piece> decode_body(const sdk::Host& host, const sdk::Object& body,

@@ -10,11 +10,16 @@
 // members exchanged; the pieces view `params` and `cache_salt`, and are valid until the entry returns.
 namespace handoff::vllm {
 
-/// Asks the prefill engine for one token and a handoff.
-std::vector<handoff_piece> prefill_body(const sdk::Host& host, const sdk::Object& body,
-                                        const Endpoint& endpoint);
+/// What NIXL's prefill is asked with.
+extern const std::string_view kAskForHandoff;
 
-/// The client's request with the handoff.
+/// Asks the prefill engine for one token, with these `kv_transfer_params` (JSON; none if empty).
+/// `with_tokens`: the reply shall have the prompt's token ids.
+std::vector<handoff_piece> prefill_body(const sdk::Host& host, const sdk::Object& body,
+                                        const Endpoint& endpoint, std::string_view params,
+                                        bool with_tokens = false);
+
+/// The client's request with `kv_transfer_params` (JSON; none if empty).
 std::vector<handoff_piece> decode_body(const sdk::Host& host, const sdk::Object& body,
                                        const Endpoint& endpoint, std::string_view params);
 

@@ -1,8 +1,12 @@
 // The plugin's declarations and entry. Follow a request from begin_exchange in vllm_exchange.cpp.
 #include <array>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
+#include "backends/json_text/json_text.hpp"
+#include "backends/vllm/bootstrap_memory.hpp"
+#include "backends/vllm/connector.hpp"
 #include "backends/vllm/endpoint.hpp"
 #include "backends/vllm/vllm_exchange.hpp"
 #include "shared/backend_abi/backend_sdk.hpp"
@@ -14,6 +18,9 @@ constexpr std::string_view kProtocol = "vllm-v0.29.0-nixl-pull";
 constexpr std::string_view kConnectorKey = "DYN_SIDECAR_VLLM_CONNECTOR";
 constexpr std::string_view kOnMissingKey = "DYN_SIDECAR_ON_MISSING_HANDOFF";
 constexpr std::string_view kProtocolKey = "DYN_VLLM_NIXL_PROTOCOL_VERSION";
+constexpr std::string_view kReuseTokensKey = "DYN_SIDECAR_VLLM_REUSE_TOKENS";
+constexpr std::string_view kBootstrapPortKey = "DYN_SIDECAR_VLLM_MOONCAKE_BOOTSTRAP_PORT";
+constexpr std::string_view kP2pPortKey = "DYN_SIDECAR_VLLM_P2P_PORT";
 
 constexpr std::array kRoutes{
     handoff_route{sdk::bytes("POST"), sdk::bytes(kChatPath)},
@@ -33,7 +40,7 @@ constexpr std::array kReservedFields{
 constexpr std::array kConfigKeys{
     handoff_config_key{
         .name = sdk::bytes(kConnectorKey),
-        .accepts = sdk::bytes("nixl"),
+        .accepts = sdk::bytes(kConnectors),
         .default_value = sdk::bytes("nixl"),
         .help = sdk::bytes("KV connector of the vLLM engines."),
         .kind = HANDOFF_CONFIG_CHOICE,
@@ -58,12 +65,43 @@ constexpr std::array kConfigKeys{
         .kind = HANDOFF_CONFIG_CHOICE,
         .flags = 0,
     },
+    handoff_config_key{
+        .name = sdk::bytes(kReuseTokensKey),
+        .accepts = {},
+        .default_value = sdk::bytes("false"),
+        .help =
+            sdk::bytes("Give decode the token ids that prefill made of a chat, so that it does not apply the "
+                       "template and tokenize again. For the NIXL connectors, vLLM of August 2026 or later."),
+        .kind = HANDOFF_CONFIG_BOOL,
+        .flags = 0,
+    },
+    handoff_config_key{
+        .name = sdk::bytes(kBootstrapPortKey),
+        .accepts = {},
+        .default_value = sdk::bytes("8998"),
+        .help = sdk::bytes("Port of the Mooncake bootstrap server on prefill hosts "
+                           "(VLLM_MOONCAKE_BOOTSTRAP_PORT)."),
+        .kind = HANDOFF_CONFIG_PORT,
+        .flags = 0,
+    },
+    handoff_config_key{
+        .name = sdk::bytes(kP2pPortKey),
+        .accepts = {},
+        .default_value = sdk::bytes("5710"),
+        .help = sdk::bytes("Side channel of the offloading connector's P2P tier on prefill hosts, of rank 0 "
+                           "(VLLM_P2P_SIDE_CHANNEL_PORT)."),
+        .kind = HANDOFF_CONFIG_PORT,
+        .flags = 0,
+    },
 };
 
 class VllmBackend {
  public:
   VllmBackend(sdk::Host host, const sdk::Config& config) : host_(host) {
-    require(config, kConnectorKey, "nixl");
+    settings_.connector = read_connector(config.get(kConnectorKey));
+    settings_.reuse_tokens = config.get(kReuseTokensKey) == "true";
+    settings_.bootstrap_port = read_port(config, kBootstrapPortKey);
+    settings_.p2p_port = read_port(config, kP2pPortKey);
     require(config, kProtocolKey, kProtocol);
     const auto on_missing = config.get(kOnMissingKey);
     if (on_missing == "error") {
@@ -74,12 +112,23 @@ class VllmBackend {
   }
 
   std::unique_ptr<sdk::Exchange> begin(const handoff_request& request, sdk::Turn& turn) {
-    return begin_exchange(settings_, host_, request, turn);
+    return begin_exchange(settings_, host_, memory_, request, turn);
   }
 
  private:
   static void require(const sdk::Config& config, std::string_view key, std::string_view only) {
     if (config.get(key) != only) refuse(key, only);
+  }
+  static Connector read_connector(std::string_view value) {
+    for (std::size_t i = 0; i < std::size(kConnectorNames); ++i) {
+      if (kConnectorNames[i] == value) return static_cast<Connector>(i);
+    }
+    refuse(kConnectorKey, kConnectors);
+  }
+  static std::uint32_t read_port(const sdk::Config& config, std::string_view key) {
+    const auto port = json_text::plain_integer(config.get(key), 65535);
+    if (port < 1) refuse(key, "a port");
+    return static_cast<std::uint32_t>(port);
   }
   [[noreturn]] static void refuse(std::string_view key, std::string_view accepted) {
     throw std::invalid_argument(std::string(key) + " accepts: " + std::string(accepted));
@@ -87,6 +136,7 @@ class VllmBackend {
 
   sdk::Host host_;
   Settings settings_;
+  BootstrapMemory memory_;
 };
 
 constexpr sdk::Declaration kDeclaration{

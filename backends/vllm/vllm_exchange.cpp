@@ -4,59 +4,25 @@
 #include <optional>
 #include <span>
 
+#include "backends/json_text/json_text.hpp"
+#include "backends/vllm/decode_first_exchange.hpp"
 #include "backends/vllm/handoff_params.hpp"
 #include "backends/vllm/leg_bodies.hpp"
+#include "backends/vllm/leg_headers.hpp"
+#include "backends/vllm/mooncake_exchange.hpp"
 #include "backends/vllm/request_shape.hpp"
+#include "backends/vllm/transfer_params.hpp"
 
 namespace handoff::vllm {
 namespace {
 
-constexpr std::string_view kEngineRankHeader = "x-data-parallel-rank";
-constexpr std::string_view kPrefillRankHeader = "x-dynamo-prefill-dp-rank";
-constexpr std::string_view kDecodeRankHeader = "x-dynamo-dp-rank";
 constexpr std::uint32_t kReleaseDeadlineMs = 5000;
-
-/// The rank that the endpoint picker chose; anything but a short number is as good as none.
-std::optional<std::string_view> chosen_rank(const handoff_request& request, std::string_view name) {
-  const auto value = sdk::find_header(request.headers, request.header_count, name);
-  if (!value || value->empty() || value->size() > 5) return std::nullopt;
-  if (value->find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
-  return value;
-}
-
-/// Headers of a request to the local engine. Without a chosen rank the client's own header stays.
-class DecodeHeaders {
- public:
-  explicit DecodeHeaders(const handoff_request& request) {
-    if (const auto rank = chosen_rank(request, kDecodeRankHeader)) {
-      fields_[0] = sdk::header(kEngineRankHeader, *rank);
-      count_ = 1;
-    }
-  }
-  std::span<const handoff_header> fields() const { return std::span(fields_).first(count_); }
-
- private:
-  std::array<handoff_header, 1> fields_{};
-  std::size_t count_ = 0;
-};
-
-/// 128 random bits as a JSON string of hexadecimal digits.
-std::string random_salt(const sdk::Host& host) {
-  std::array<unsigned char, 16> bytes{};
-  host.random(bytes.data(), bytes.size());
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string salt = "\"";
-  for (const unsigned char byte : bytes) {
-    salt += kDigits[byte >> 4];
-    salt += kDigits[byte & 15];
-  }
-  return salt += '"';
-}
 
 }  // namespace
 
 std::unique_ptr<sdk::Exchange> begin_exchange(const Settings& settings, const sdk::Host& host,
-                                              const handoff_request& request, sdk::Turn& turn) {
+                                              BootstrapMemory& memory, const handoff_request& request,
+                                              sdk::Turn& turn) {
   const auto run_decode_only = [&](std::string_view reason) {
     turn.decode_only(reason, DecodeHeaders(request).fields());
     return nullptr;
@@ -74,14 +40,29 @@ std::unique_ptr<sdk::Exchange> begin_exchange(const Settings& settings, const sd
   if (const auto reason = decode_only_reason(host, body, *endpoint); !reason.empty()) {
     return run_decode_only(reason);
   }
+  if (settings.connector == Connector::mooncake) {
+    auto exchange = std::make_unique<MooncakeExchange>(settings, host, memory, request, *endpoint);
+    exchange->start(request.now_ms, turn);
+    return exchange;
+  }
+  if (settings.connector == Connector::shared_storage && asks_for_threshold(body)) {
+    auto exchange = std::make_unique<DecodeFirstExchange>(settings, host, request, *endpoint);
+    exchange->start(turn);
+    return exchange;
+  }
   auto exchange = std::make_unique<VllmExchange>(settings, host, request, *endpoint);
   exchange->start_prefill(turn);
   return exchange;
 }
 
 VllmExchange::VllmExchange(const Settings& settings, const sdk::Host& host, const handoff_request& request,
-                           const Endpoint& endpoint)
-    : settings_(settings), host_(host), request_(request), body_(request.body), endpoint_(endpoint) {}
+                           const Endpoint& endpoint, std::uint32_t used_legs)
+    : settings_(settings),
+      host_(host),
+      request_(request),
+      body_(request.body),
+      endpoint_(endpoint),
+      leg_(used_legs) {}
 
 void VllmExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
   if (event.kind == HANDOFF_EVENT_END) {
@@ -109,7 +90,19 @@ void VllmExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
 
 void VllmExchange::start_prefill(sdk::Turn& turn) {
   phase_ = Phase::prefilling;
-  const auto body = prefill_body(host_, body_, endpoint_);
+  TransferParams named;
+  std::string_view ask;
+  if (is_nixl(settings_.connector)) {
+    ask = kAskForHandoff;
+  } else if (settings_.connector == Connector::offloading) {
+    const auto rank =
+        json_text::plain_integer(chosen_rank(request_, kPrefillRankHeader).value_or("0"), 65535);
+    const auto port = settings_.p2p_port + static_cast<std::uint32_t>(rank < 0 ? 0 : rank);
+    named = offloading_params(random_name(host_), sdk::view(request_.prefill_host), port);
+    ask = named.prefill;
+    params_ = named.decode;
+  }
+  const auto body = prefill_body(host_, body_, endpoint_, ask, wants_tokens());
   // The client's own rank is about the engine it means to talk to; prefill may have fewer ranks and refuse
   // it.
   const std::array headers{
@@ -125,8 +118,17 @@ void VllmExchange::start_prefill(sdk::Turn& turn) {
   turn.start(leg);
 }
 
+/// Only chat requests are tokenized by a template, and only NIXL's decode takes tokens.
+bool VllmExchange::wants_tokens() const {
+  return settings_.reuse_tokens && is_nixl(settings_.connector) && endpoint_.path == kChatPath;
+}
+
 void VllmExchange::on_prefill_done(const handoff_event& event, sdk::Turn& turn) {
-  const auto handoff = read_prefill_reply(host_, sdk::view(event.body));
+  if (!is_nixl(settings_.connector)) {  // the engines meet by what both were told
+    start_decode({}, turn);
+    return;
+  }
+  const auto handoff = read_prefill_reply(host_, sdk::view(event.body), settings_.connector);
   switch (handoff.kind) {
     case HandoffParams::Kind::missing:
       on_missing_handoff(handoff.reason, handoff.cause, turn);
@@ -141,7 +143,7 @@ void VllmExchange::on_prefill_done(const handoff_event& event, sdk::Turn& turn) 
     }
     case HandoffParams::Kind::valid:
       params_ = handoff.params;
-      start_decode(turn);
+      start_decode(wants_tokens() ? handoff.tokens : std::string_view{}, turn);
   }
 }
 
@@ -159,10 +161,16 @@ void VllmExchange::on_missing_handoff(std::string_view reason, std::string_view 
              .leg = leg_});
 }
 
-void VllmExchange::start_decode(sdk::Turn& turn) {
+void VllmExchange::start_decode(std::string_view tokens, sdk::Turn& turn) {
   phase_ = Phase::decoding;
   delivery_ = Delivery::unknown;
-  const auto body = decode_body(host_, body_, endpoint_, params_);
+  std::string with_tokens;
+  if (!tokens.empty()) {  // a member more in the object, which decode takes out again
+    with_tokens.reserve(params_.size() + tokens.size() + 24);
+    with_tokens.append(params_, 0, params_.rfind('}')).append(R"(,"prompt_token_ids":)").append(tokens) +=
+        '}';
+  }
+  const auto body = decode_body(host_, body_, endpoint_, tokens.empty() ? params_ : with_tokens);
   const DecodeHeaders headers(request_);
   sdk::Leg leg;
   leg.id = ++leg_;
@@ -191,7 +199,7 @@ void VllmExchange::on_decode_failed(const handoff_event& event, sdk::Turn& turn)
   }
   tried_again_ = true;
   if (delivery_ == Delivery::unsent) {
-    start_decode(turn);
+    start_decode({}, turn);
     return;
   }
   host_.count("started_over");
@@ -201,7 +209,7 @@ void VllmExchange::on_decode_failed(const handoff_event& event, sdk::Turn& turn)
 
 void VllmExchange::on_end(const handoff_event& event, sdk::Turn& turn) {
   phase_ = Phase::settled;
-  if (params_.empty() || delivery_ == Delivery::sent) return;
+  if (params_.empty() || delivery_ == Delivery::sent || !is_nixl(settings_.connector)) return;
   // While a decode leg runs, the flag of END tells; after a start-over it tells of the first leg too, and a
   // doubtful handoff is left to its lease.
   const bool maybe_sent = delivery_ == Delivery::unknown && (event.flags & HANDOFF_REQUEST_SENT) != 0;
@@ -210,7 +218,7 @@ void VllmExchange::on_end(const handoff_event& event, sdk::Turn& turn) {
 }
 
 void VllmExchange::release(sdk::Turn& turn) {
-  const std::string salt = random_salt(host_);
+  const std::string salt = '"' + random_name(host_) + '"';
   const auto body = release_body(host_, body_, endpoint_, params_, salt);
   const DecodeHeaders headers(request_);
   sdk::Leg leg;

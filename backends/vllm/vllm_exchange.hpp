@@ -5,21 +5,19 @@
 #include <string>
 #include <string_view>
 
+#include "backends/vllm/connector.hpp"
 #include "backends/vllm/endpoint.hpp"
 #include "shared/backend_abi/backend_sdk.hpp"
 
 namespace handoff::vllm {
 
-enum class OnMissingHandoff : std::uint8_t { decode_only, error };
+class BootstrapMemory;
 
-struct Settings {
-  OnMissingHandoff on_missing_handoff = OnMissingHandoff::decode_only;
-};
-
-/// Begins a request: either settles it at once (decode-only, or an error) and returns null, or starts the
-/// prefill leg.
+/// Begins a request: either settles it at once (decode-only, or an error) and returns null, or starts its
+/// first legs.
 std::unique_ptr<sdk::Exchange> begin_exchange(const Settings& settings, const sdk::Host& host,
-                                              const handoff_request& request, sdk::Turn& turn);
+                                              BootstrapMemory& memory, const handoff_request& request,
+                                              sdk::Turn& turn);
 
 /// One request as prefill, then decode. Lives from begin() to end(); used on one thread.
 ///
@@ -31,8 +29,9 @@ std::unique_ptr<sdk::Exchange> begin_exchange(const Settings& settings, const sd
 /// given to another prompt, and answers with that prompt's content.
 class VllmExchange final : public sdk::Exchange {
  public:
+  /// `used_legs`: ids up to this one are taken.
   VllmExchange(const Settings& settings, const sdk::Host& host, const handoff_request& request,
-               const Endpoint& endpoint);
+               const Endpoint& endpoint, std::uint32_t used_legs = 0);
 
   void start_prefill(sdk::Turn& turn);
   void on_event(const handoff_event& event, sdk::Turn& turn) override;
@@ -42,9 +41,11 @@ class VllmExchange final : public sdk::Exchange {
   /// Whether a decode request with the handoff we hold may have reached the engine.
   enum class Delivery : std::uint8_t { unsent, unknown, sent };
 
+  bool wants_tokens() const;
   void on_prefill_done(const handoff_event& event, sdk::Turn& turn);
   void on_missing_handoff(std::string_view reason, std::string_view cause, sdk::Turn& turn);
-  void start_decode(sdk::Turn& turn);
+  /// `tokens`: the prompt's ids as a JSON list, or empty.
+  void start_decode(std::string_view tokens, sdk::Turn& turn);
   void on_decode_failed(const handoff_event& event, sdk::Turn& turn);
   void on_end(const handoff_event& event, sdk::Turn& turn);
   void release(sdk::Turn& turn);
@@ -55,7 +56,7 @@ class VllmExchange final : public sdk::Exchange {
   const sdk::Object body_;
   const Endpoint& endpoint_;
   Phase phase_ = Phase::prefilling;
-  std::uint32_t leg_ = 0;  ///< the running leg
+  std::uint32_t leg_;  ///< the running leg
   bool tried_again_ = false;
   std::string params_;  ///< the handoff we hold; empty: none
   Delivery delivery_ = Delivery::unsent;

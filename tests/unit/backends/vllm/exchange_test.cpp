@@ -269,7 +269,9 @@ TEST_F(VllmExchangeTest, StartIsRefusedForSettingsThatItDoesNotKnow) {
   for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
            {"DYN_VLLM_NIXL_PROTOCOL_VERSION", "vllm-v0.30.0-nixl-pull"},
            {"DYN_VLLM_NIXL_PROTOCOL_VERSION", ""},
-           {"DYN_SIDECAR_VLLM_CONNECTOR", "mooncake"},
+           {"DYN_SIDECAR_VLLM_CONNECTOR", "lmcache"},
+           {"DYN_SIDECAR_VLLM_P2P_PORT", "0"},
+           {"DYN_SIDECAR_VLLM_MOONCAKE_BOOTSTRAP_PORT", "x"},
            {"DYN_SIDECAR_ON_MISSING_HANDOFF", "ignore"}}) {
     const Backend refused(plugin_, host_, {{key, value}});
     EXPECT_FALSE(refused.created()) << key << "=" << value;

@@ -1,0 +1,23 @@
+#include "backends/vllm/finish_reason.hpp"
+
+namespace handoff::vllm {
+
+std::string_view finish_reason(const sdk::Host& host, std::string_view json) {
+  const auto answer = host.json(json);
+  const auto* choices = answer.find("choices");
+  if (choices == nullptr || choices->kind != HANDOFF_JSON_ARRAY) return {};
+  const auto list = answer.raw(*choices);
+  const auto choice = host.json(list.substr(1, list.size() - 2));
+  const auto* reason = choice.find("finish_reason");
+  if (reason == nullptr || reason->kind != HANDOFF_JSON_STRING) return {};
+  const auto quoted = choice.raw(*reason);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+bool is_error(const sdk::Host& host, std::string_view json) {
+  const auto object = host.json(json);
+  const auto* error = object.find("error");
+  return error != nullptr && error->kind != HANDOFF_JSON_NULL;
+}
+
+}  // namespace handoff::vllm

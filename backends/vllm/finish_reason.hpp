@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string_view>
+
+#include "shared/backend_abi/backend_sdk.hpp"
+
+namespace handoff::vllm {
+
+/// `finish_reason` of the only choice, without quotes; empty where there is none (yet). A view of `json`, valid
+/// until the entry returns.
+std::string_view finish_reason(const sdk::Host& host, std::string_view json);
+
+/// Whether the object is an error in spite of its status.
+bool is_error(const sdk::Host& host, std::string_view json);
+
+}  // namespace handoff::vllm

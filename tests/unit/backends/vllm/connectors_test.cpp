@@ -1,0 +1,343 @@
+// Connectors other than NIXL's pull, and token reuse (C60 to C79 of backends/vllm/PROTOCOL.md).
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/backends/vllm/vllm_case.hpp"
+
+namespace handoff::plugin_test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Kind = Action::Kind;
+
+const std::string kAsk = R"({"messages":[],"max_tokens":9})";
+
+std::map<std::string, std::string> connector(const std::string& name) {
+  return {{"DYN_SIDECAR_VLLM_CONNECTOR", name}};
+}
+Event head(std::uint32_t leg, std::uint32_t status) {
+  return {.kind = HANDOFF_EVENT_LEG_HEAD, .leg = leg, .status = status, .flags = 5};
+}
+Event piece(std::uint32_t leg, std::string body) {
+  return {.kind = HANDOFF_EVENT_LEG_BODY, .leg = leg, .status = 200, .body = std::move(body), .flags = 5};
+}
+Event lost(std::uint32_t leg) {
+  return leg_failed(leg, HANDOFF_CAUSE_RESET, HANDOFF_REUSED | HANDOFF_REQUEST_SENT);
+}
+
+// ------------------------------------------------------------------------------------------------ nixl-push
+
+class NixlPush : public VllmCase {
+ protected:
+  NixlPush() : VllmCase(connector("nixl-push")) {}
+};
+
+const std::string kPushed =
+    R"({"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"e","remote_request_id":"r",)"
+    R"("remote_host":"h","remote_port":5600,"tp_size":1,"pp_size":1,"transfer_mode":"push"})";
+
+// C60: decode registers its own blocks, so that prefill's are not needed; otherwise as with pull.
+TEST_F(NixlPush, HandoffNeedsNoBlockIds) {
+  const auto leg = decode(kChat, kAsk, reply_with(kPushed));
+  EXPECT_EQ(Json::parse(leg.body)["kv_transfer_params"], Json::parse(kPushed));
+  auto listed = Json::parse(kPushed);
+  listed["remote_block_ids"] = Json::array();
+  EXPECT_EQ(after_reply(reply_with(listed.dump())).kind, Kind::start);
+  for (const std::string name : {"remote_engine_id", "remote_request_id", "remote_host", "remote_port"}) {
+    auto lacking = Json::parse(kPushed);
+    lacking.erase(name);
+    EXPECT_EQ(after_reply(reply_with(lacking.dump())).code, "invalid_prefill_handoff") << name;
+  }
+}
+
+// C61: engines of the two modes never shake hands.
+TEST_F(NixlPush, HandoffOfTheOtherModeIsRefused) {
+  EXPECT_EQ(after_reply(reply_with(kHandoff)).code, "invalid_prefill_handoff");
+}
+
+class NixlPull : public VllmCase {};
+
+TEST_F(NixlPull, HandoffOfTheOtherModeIsRefused) {
+  EXPECT_EQ(after_reply(reply_with(kPushed)).code, "invalid_prefill_handoff");
+}
+
+// --------------------------------------------------------------------------------------------- token reuse
+
+class TokenReuse : public VllmCase {
+ protected:
+  TokenReuse() : VllmCase({{"DYN_SIDECAR_VLLM_REUSE_TOKENS", "true"}}) {}
+};
+
+// C62
+TEST_F(TokenReuse, ChatsAreTokenizedOnce) {
+  EXPECT_EQ(Json::parse(prefill(kChat, kAsk).body)["return_token_ids"], true);
+  const std::string reply = R"({"prompt_token_ids":[1, 2,30],"kv_transfer_params":)" + kHandoff + "}";
+  const auto leg = decode(kChat, R"({"messages":[],"return_token_ids":false})", reply);
+  const auto params = Json::parse(leg.body)["kv_transfer_params"];
+  EXPECT_EQ(params["prompt_token_ids"], Json::array({1, 2, 30}));
+  EXPECT_EQ(Json::parse(leg.body)["return_token_ids"], false) << "the client's own";
+  auto bare = params;
+  bare.erase("prompt_token_ids");
+  EXPECT_EQ(bare, Json::parse(kHandoff));
+}
+
+// C63: what is no list of tokens is not passed on; decode tokenizes then.
+TEST_F(TokenReuse, OtherRepliesAndPathsAreLeftAlone) {
+  for (const std::string ids : {"null", "[]", "[1.5]", "[-1]", "\"x\"", "[[1]]"}) {
+    const auto leg = decode(kChat, kAsk, R"({"prompt_token_ids":)" + ids + R"(,"kv_transfer_params":)" + kHandoff + "}");
+    EXPECT_EQ(Json::parse(leg.body)["kv_transfer_params"], Json::parse(kHandoff)) << ids;
+  }
+  EXPECT_EQ(Json::parse(prefill(kCompletions, R"({"prompt":"p"})").body).count("return_token_ids"), 0U);
+}
+
+// ------------------------------------------------------------------------------------------- shared storage
+
+class SharedStorage : public VllmCase {
+ protected:
+  SharedStorage() : VllmCase(connector("shared-storage")) {}
+};
+
+// C64: prefill fills the store, nothing is handed over.
+TEST_F(SharedStorage, PrefillRunsWithOneTokenThenDecodeAsAsked) {
+  const auto exchange = begin(kChat, kAsk);
+  const auto first = only(exchange->begin_actions()).leg;
+  EXPECT_EQ(first.body, R"({"messages":[],"max_tokens":1,"stream":false})");
+  const auto second = only(exchange->deliver(leg_done(1, 200, R"({"kv_transfer_params":{"a":1}})"))).leg;
+  EXPECT_EQ(second.body, kAsk);
+  EXPECT_EQ(second.reply, HANDOFF_REPLY_RELAY);
+  EXPECT_TRUE(exchange->deliver(ended(HANDOFF_OUTCOME_CLIENT_GONE)).empty()) << "nothing to release";
+  const auto failed = begin(kChat, kAsk);
+  EXPECT_EQ(only(failed->deliver(leg_done(1, 503, ""))).kind, Kind::fail_with_leg);
+}
+
+// C65: the client lets decode give up when too little is cached.
+TEST_F(SharedStorage, DecodeIsAskedFirstWhereTheClientSetAThreshold) {
+  const std::string body = R"({"messages":[],"cache_hit_threshold":0.8})";
+  const auto exchange = begin(kChat, body);
+  const auto first = only(exchange->begin_actions()).leg;
+  EXPECT_EQ(first.target, HANDOFF_TARGET_LOCAL);
+  EXPECT_EQ(first.reply, HANDOFF_REPLY_COLLECT);
+  EXPECT_EQ(first.body, body);
+  const auto second =
+      only(exchange->deliver(leg_done(1, 200, R"({"choices":[{"finish_reason":"cache_threshold"}]})"))).leg;
+  EXPECT_EQ(second.role, HANDOFF_ROLE_PREFILL);
+  EXPECT_EQ(Json::parse(second.body)["cache_hit_threshold"], 0);
+  EXPECT_EQ(Json::parse(second.body)["max_tokens"], 1);
+  const auto third = only(exchange->deliver(leg_done(2, 200, "{}"))).leg;
+  EXPECT_EQ(third.id, 3U);
+  EXPECT_EQ(third.body, R"({"messages":[],"cache_hit_threshold":0})");
+
+  const auto enough = begin(kChat, body);
+  const auto action = only(enough->deliver(leg_done(1, 200, R"({"choices":[{"finish_reason":"stop"}]})")));
+  EXPECT_EQ(action.kind, Kind::relay);
+  EXPECT_EQ(host_.counts["cached_enough"], 1);
+  EXPECT_EQ(host_.counts["cached_too_little"], 1);
+  const auto refused = begin(kChat, body);
+  EXPECT_EQ(only(refused->deliver(leg_done(1, 400, ""))).kind, Kind::relay);
+  const auto gone = begin(kChat, body);
+  EXPECT_EQ(only(gone->deliver(leg_failed(1, HANDOFF_CAUSE_CONNECT))).kind, Kind::fail_with_leg);
+}
+
+// C66: a stream tells it in its first two events.
+TEST_F(SharedStorage, StreamIsHeldUntilItsFirstEventsTell) {
+  const std::string body = R"({"prompt":"p","stream":true,"cache_hit_threshold":0.8})";
+  const std::string miss = "data: {\"choices\":[{\"finish_reason\":\"cache_threshold\"}]}\n\n";
+  const std::string other = "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":null}]}\n\n";
+  const auto exchange = begin(kCompletions, body);
+  EXPECT_EQ(only(exchange->begin_actions()).leg.reply, HANDOFF_REPLY_HOLD);
+  EXPECT_TRUE(exchange->deliver(head(1, 200)).empty());
+  EXPECT_TRUE(exchange->deliver(piece(1, other + miss.substr(0, 20))).empty());
+  const auto actions = exchange->deliver(piece(1, miss.substr(20)));
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(actions[0].kind, Kind::cancel);
+  EXPECT_EQ(actions[1].leg.role, HANDOFF_ROLE_PREFILL);
+
+  const auto enough = begin(kCompletions, body);
+  EXPECT_EQ(only(enough->deliver(piece(1, other + other))).kind, Kind::relay);
+  const auto refused = begin(kCompletions, body);
+  EXPECT_EQ(only(refused->deliver(head(1, 503))).kind, Kind::relay);
+  const auto brief = begin(kCompletions, body);
+  EXPECT_TRUE(brief->deliver(piece(1, other)).empty());
+  EXPECT_EQ(only(brief->deliver(leg_done(1, 200, ""))).kind, Kind::relay);
+}
+
+// ------------------------------------------------------------------------------------------------ offloading
+
+class Offloading : public VllmCase {
+ protected:
+  Offloading() : VllmCase(connector("offloading")) {}
+};
+
+// C67: prefill first: asked at once, decode would wait for it up to 30 s.
+TEST_F(Offloading, EnginesMeetByANameOfOurs) {
+  const auto exchange = begin(kChat, kAsk, {{"x-dynamo-prefill-dp-rank", "2"}});
+  const auto asked = Json::parse(only(exchange->begin_actions()).leg.body)["kv_transfer_params"];
+  const auto id = asked["remote_decoder"]["kv_request_id"];
+  EXPECT_EQ(asked.dump(), R"({"remote_decoder":{"kv_request_id":)" + id.dump() + "}}");
+  const auto leg = only(exchange->deliver(leg_done(1, 200, "{}"))).leg;
+  EXPECT_EQ(Json::parse(leg.body)["kv_transfer_params"].dump(),
+            R"({"remote_prefiller":{"kv_request_id":)" + id.dump() + R"(,"remote_host":"10.0.0.9","remote_port":5712}})");
+  EXPECT_TRUE(exchange->deliver(ended(HANDOFF_OUTCOME_CLIENT_GONE)).empty()) << "nothing to release";
+  EXPECT_NE(Json::parse(prefill(kChat, kAsk).body)["kv_transfer_params"]["remote_decoder"]["kv_request_id"], id);
+}
+
+// -------------------------------------------------------------------------------------------------- mooncake
+
+const std::string kRanks = R"({"0":{"engine_id":"e-0","worker_addr":{"0":{"0":"a"}}},"1":{"engine_id":"e-1"}})";
+
+class Mooncake : public VllmCase {
+ protected:
+  Mooncake() : VllmCase(connector("mooncake")) {}
+
+  /// The ids of the running prefill and decode legs.
+  struct Pair {
+    std::unique_ptr<Exchange> exchange;
+    Leg prefill;
+    Leg decode;
+  };
+  Pair pair(std::string body = kAsk, std::vector<Header> headers = {}) {
+    Pair out{begin(kChat, std::move(body), std::move(headers)), {}, {}};
+    auto actions = out.exchange->begin_actions();
+    if (actions.size() == 1) actions = out.exchange->deliver(leg_done(actions[0].leg.id, 200, kRanks));
+    EXPECT_EQ(actions.size(), 2U);
+    if (actions.size() == 2) {
+      out.prefill = actions[0].leg;
+      out.decode = actions[1].leg;
+    }
+    return out;
+  }
+};
+
+const std::string kLength = R"({"choices":[{"finish_reason":"length"}]})";
+
+// C68
+TEST_F(Mooncake, AsksTheBootstrapServerThenBothEnginesAtOnce) {
+  const auto exchange = begin(kChat, kAsk, {{"x-dynamo-prefill-dp-rank", "1"}, {"x-dynamo-dp-rank", "3"}});
+  const auto query = only(exchange->begin_actions()).leg;
+  EXPECT_EQ(query.method + " " + query.path, "GET /query");
+  EXPECT_EQ(query.port, 8998U);
+  EXPECT_EQ(query.role, HANDOFF_ROLE_AUXILIARY);
+  EXPECT_EQ(query.deadline_ms, 5000U);
+  const auto actions = exchange->deliver(leg_done(1, 200, kRanks));
+  ASSERT_EQ(actions.size(), 2U);
+  const auto prefill = actions[0].leg;
+  const auto decode = actions[1].leg;
+  EXPECT_EQ(prefill.target, HANDOFF_TARGET_PREFILL);
+  EXPECT_EQ(prefill.header("x-data-parallel-rank"), "1");
+  EXPECT_EQ(decode.reply, HANDOFF_REPLY_HOLD);
+  EXPECT_EQ(decode.header("x-data-parallel-rank"), "3");
+  const auto asked = Json::parse(prefill.body);
+  const auto given = Json::parse(decode.body)["kv_transfer_params"];
+  EXPECT_EQ(asked["max_tokens"], 1);
+  EXPECT_EQ(asked["kv_transfer_params"]["do_remote_decode"], true);
+  EXPECT_EQ(asked["kv_transfer_params"]["transfer_id"], given["transfer_id"]);
+  EXPECT_EQ(given["do_remote_prefill"], true);
+  EXPECT_EQ(given["remote_engine_id"], "e-1");
+  EXPECT_EQ(given["remote_bootstrap_addr"], "http://10.0.0.9:8998");
+  EXPECT_EQ(prefill.flags & HANDOFF_LEG_MAY_RESEND, 0U) << "a transfer id is used once";
+
+  EXPECT_TRUE(exchange->deliver(head(decode.id, 200)).empty());
+  EXPECT_TRUE(exchange->deliver(piece(decode.id, "data: {\"choices\":[]}\n\n")).empty()) << "held";
+  const auto action = only(exchange->deliver(leg_done(prefill.id, 200, kLength)));
+  EXPECT_EQ(action.kind, Kind::relay);
+  EXPECT_EQ(action.leg_id, decode.id);
+}
+
+// C69
+TEST_F(Mooncake, IPv6HostsAreBracketed) {
+  Exchange exchange(backend_,
+                    {.path = std::string(kChat), .body = kAsk, .prefill = Endpoint{"fd00::1", 8000}});
+  const auto actions = exchange.deliver(leg_done(1, 200, kRanks));
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(Json::parse(actions[1].leg.body)["kv_transfer_params"]["remote_bootstrap_addr"], "http://[fd00::1]:8998");
+}
+
+// C70: an engine id lives as long as its engine.
+TEST_F(Mooncake, RanksAreRememberedUntilALegFails) {
+  auto first = pair();
+  auto second = pair();
+  EXPECT_EQ(second.prefill.id, 1U) << "not asked again";
+  EXPECT_NE(Json::parse(first.prefill.body)["kv_transfer_params"]["transfer_id"],
+            Json::parse(second.prefill.body)["kv_transfer_params"]["transfer_id"]);
+  const auto actions = second.exchange->deliver(leg_failed(second.prefill.id, HANDOFF_CAUSE_CONNECT));
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(actions[0].kind, Kind::cancel);
+  EXPECT_EQ(actions[1].kind, Kind::fail_with_leg);
+  EXPECT_EQ(only(begin(kChat, kAsk)->begin_actions()).leg.name, "bootstrap");
+}
+
+// C71: a prefill engine that was restarted: decode refuses the old id, and the new one is asked for, once.
+TEST_F(Mooncake, OldEngineIdIsAskedForAnew) {
+  pair();
+  for (const bool in_band : {false, true}) {
+    auto stale = pair();
+    const auto refusal = in_band ? piece(stale.decode.id, "data: {\"error\":{\"message\":\"x\"}}\n\n")
+                                 : head(stale.decode.id, 500);
+    const auto actions = stale.exchange->deliver(refusal);
+    ASSERT_EQ(actions.size(), 3U);
+    EXPECT_EQ(actions[0].kind, Kind::cancel);
+    EXPECT_EQ(actions[1].kind, Kind::cancel);
+    EXPECT_EQ(actions[2].leg.name, "bootstrap");
+    const auto again = stale.exchange->deliver(leg_done(actions[2].leg.id, 200, kRanks));
+    ASSERT_EQ(again.size(), 2U);
+    const auto last = stale.exchange->deliver(head(again[1].leg.id, 500));
+    ASSERT_EQ(last.size(), 2U);
+    EXPECT_EQ(last[1].kind, Kind::relay) << "decode's own words, the second time";
+    pair();  // remembers anew
+  }
+  EXPECT_EQ(host_.counts["started_over"], 2);
+}
+
+// C72: decode would wait for ever for what prefill did not finish by its limit.
+TEST_F(Mooncake, PrefillThatStoppedRunsDecodeOnly) {
+  auto stopped = pair();
+  const auto actions =
+      stopped.exchange->deliver(leg_done(stopped.prefill.id, 200, R"({"choices":[{"finish_reason":"stop"}]})"));
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(actions[0].kind, Kind::cancel);
+  EXPECT_EQ(actions[1].kind, Kind::decode_only);
+  EXPECT_EQ(actions[1].reason, "prefill_stopped");
+}
+
+// C73
+TEST_F(Mooncake, FailuresCloseTheOtherLeg) {
+  for (const auto status : {400U, 503U}) {
+    auto failing = pair();
+    const auto actions = failing.exchange->deliver(leg_done(failing.prefill.id, status, ""));
+    ASSERT_EQ(actions.size(), 2U);
+    EXPECT_EQ(actions[0].kind, Kind::cancel);
+    EXPECT_EQ(actions[0].leg_id, failing.decode.id);
+    EXPECT_EQ(actions[1].kind, Kind::fail_with_leg);
+  }
+  auto broken = pair();
+  const auto actions = broken.exchange->deliver(leg_failed(broken.decode.id, HANDOFF_CAUSE_READ_TIMEOUT));
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(actions[0].leg_id, broken.prefill.id);
+  EXPECT_EQ(actions[1].kind, Kind::fail_with_leg);
+  auto lost_leg = pair();
+  EXPECT_EQ(lost_leg.exchange->deliver(lost(lost_leg.decode.id)).at(1).leg.name, "bootstrap");
+}
+
+// C74
+TEST_F(Mooncake, CompleteAnswerWaitsForPrefill) {
+  auto quick = pair();
+  EXPECT_TRUE(quick.exchange->deliver(leg_done(quick.decode.id, 200, "")).empty());
+  const auto action = only(quick.exchange->deliver(leg_done(quick.prefill.id, 200, kLength)));
+  EXPECT_EQ(action.kind, Kind::relay);
+}
+
+// C75
+TEST_F(Mooncake, BootstrapServerThatNamesNoRankIsAnError) {
+  for (const std::string reply : {"", "[]", "{}", R"({"x":{"engine_id":"e"}})", R"({"0":{}})", R"({"0":{"engine_id":""}})"}) {
+    const auto exchange = begin(kChat, kAsk);
+    const auto action = only(exchange->deliver(leg_done(1, 200, reply)));
+    EXPECT_EQ(action.kind, Kind::fail) << reply;
+    EXPECT_EQ(action.code, "invalid_prefill_handoff");
+  }
+  for (const auto& event : {leg_done(1, 404, ""), leg_failed(1, HANDOFF_CAUSE_CONNECT)}) {
+    const auto exchange = begin(kChat, kAsk);
+    EXPECT_EQ(only(exchange->deliver(event)).kind, Kind::fail_with_leg);
+  }
+}
+
+}  // namespace
+}  // namespace handoff::plugin_test
