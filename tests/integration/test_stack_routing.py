@@ -6,11 +6,11 @@ import random
 
 from harness.stack import CHAT, chat, start_stack, wait_tidy
 
-DOCUMENTS = 12
+DOCUMENTS = 13  # odd, so that two engines by turns both see all of them
 ROUNDS = 6
 WORKERS = 4  # clients at once
-# Each cache holds some seven of the documents: enough when they are divided, too few when both engines see all of them.
-CACHE = ("--blocks", "420")
+# Each cache holds some eight of the documents: enough when they are divided, too few for an engine that sees all of them.
+CACHE = ("--blocks", "470")
 PACE = ("--prefill-us-per-token", "50", "--decode-us-per-token", "0")
 
 
@@ -21,7 +21,7 @@ def documents(generator):
 
 def requests(generator):
     texts = documents(generator)
-    order = [index for _ in range(ROUNDS) for index in generator.sample(range(DOCUMENTS), DOCUMENTS)]
+    order = list(range(DOCUMENTS)) * ROUNDS  # as users who ask in turn
     return [chat(f"{texts[index]} question {number}", max_tokens=2) for number, index in enumerate(order)]
 
 
@@ -52,7 +52,7 @@ def test_shared_prefixes_are_found_again_and_the_load_is_spread():
 
     best = (ROUNDS - 1) / ROUNDS
     print(f"hit rate {aware:.2f}, by turns {turns:.2f}, best {best:.2f}; prefill {served}, decode {decoded}")
-    assert aware > 0.75 * best
-    assert aware > turns + 0.25
+    assert aware > 0.7 * best
+    assert aware > turns + 0.4
     assert min(served) > 0.2 * len(bodies), served
     assert min(decoded) > 0.2 * len(bodies), decoded
