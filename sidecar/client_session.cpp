@@ -222,8 +222,7 @@ Awaitable<ExchangeOutcome> ClientSession::refuse(RequestContext& request, Respon
   const auto& row = row_of(error);
   request.record.mode = ExchangeMode::refused;
   request.record.error_code = row.code;
-  auto answer = error_answer(error, row.status, message.empty() ? row.message : message, param);
-  if (error == SidecarError::sidecar_overloaded) answer.headers.emplace_back("retry-after", "1");
+  const auto answer = error_answer(error, row.status, message.empty() ? row.message : message, param);
   co_return co_await answer_locally(request, relay, answer);
 }
 

@@ -7,6 +7,7 @@
 
 #include "shared/telemetry/log.hpp"
 #include "sidecar/disaggregated_exchange_state.hpp"
+#include "sidecar/engine_error.hpp"
 #include "sidecar/give_memory_back.hpp"
 #include "sidecar/pass_through.hpp"
 
@@ -429,6 +430,7 @@ Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
   const auto status = leg.failure == LegFailure::none ? leg.upstream->head().status : 0;
   // A reply that was passed to the backend in pieces, or dropped, can't be relayed under its own length.
   const bool has_words = status != 0 && leg.collected.size() == leg.upstream->body_bytes();
+  if (is_prefill && has_words) request_->record.prefill_error = engine_error_word(leg.collected);
   if (status >= 400 && status < 500 && has_words) {  // about the client's own request: its words, not ours
     settled_ = true;
     give_up_all();

@@ -69,6 +69,7 @@ void ExchangeRecord::clear() {
   outcome = ExchangeOutcome::answered;
   reason.clear();
   prefill_endpoint.clear();
+  prefill_error.clear();
   status = 0;
   error_code.clear();
   is_probe = false;
@@ -106,6 +107,7 @@ void finish_exchange(const ExchangeRecord& record, Counters& counters) {
   if (!record.prefill_endpoint.empty()) line.field("prefill", record.prefill_endpoint);
   line.field("status", record.status).field("outcome", name_of(record.outcome));
   if (!record.error_code.empty()) line.field("error", record.error_code);
+  if (!record.prefill_error.empty()) line.field("prefill_error", record.prefill_error);
   log_leg(line, "auxiliary_status", "auxiliary_failure", "auxiliary_sent_ms", "auxiliary_head_ms",
           "auxiliary_ms", record.auxiliary);
   log_leg(line, "prefill_status", "prefill_failure", "prefill_sent_ms", "prefill_head_ms", "prefill_ms",

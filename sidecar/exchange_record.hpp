@@ -36,9 +36,10 @@ struct ExchangeRecord {
   ExchangeOutcome outcome = ExchangeOutcome::answered;
   std::string reason;  // why this mode, if that is not obvious
   std::string prefill_endpoint;
-  unsigned status = 0;     // what the client was told; 0: nothing
-  std::string error_code;  // of an error that we made
-  bool is_probe = false;   // health checks are logged at debug level
+  std::string prefill_error;  // one word that a failed prefill engine said about itself
+  unsigned status = 0;        // what the client was told; 0: nothing
+  std::string error_code;     // of an error that we made
+  bool is_probe = false;      // health checks are logged at debug level
   LegRecord prefill, decode, auxiliary;
   std::uint64_t bytes_in = 0, bytes_out = 0;
   Clock::time_point started = Clock::now();

@@ -81,7 +81,11 @@ Awaitable<> Listener::run() {
     if (!ec) {
       on_connection_(std::move(socket));
     } else if (ec != net::error::operation_aborted && acceptor_.is_open()) {
-      telemetry::LogLine(telemetry::Level::warn, "accept_failed").field("reason", ec.message());
+      if (const auto suppressed = failures_.try_pass()) {
+        telemetry::LogLine(telemetry::Level::warn, "accept_failed")
+            .field("reason", ec.message())
+            .field("suppressed", *suppressed);
+      }
       pause_.arm(kPauseAfterError);  // out of descriptors, most likely: trying again at once would spin
       co_await room_.wait();
     }

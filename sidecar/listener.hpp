@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "shared/telemetry/rate_limited_warning.hpp"
 #include "sidecar/deadline_queue.hpp"
 #include "sidecar/net.hpp"
 #include "sidecar/signal.hpp"
@@ -44,6 +45,7 @@ class Listener {
   std::function<void(Socket)> on_connection_;
   Signal room_;
   Deadline pause_;
+  telemetry::RateLimitedWarning failures_{std::chrono::minutes(1)};
 };
 
 }  // namespace handoff::sidecar

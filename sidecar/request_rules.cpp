@@ -119,8 +119,10 @@ std::optional<Refusal> check_body(const SharedPlan& plan, RequestContext& reques
       return Refusal{SidecarError::invalid_pd_request,
                      "This field is set by the sidecar and may not be sent.", forged};
     }
-  } else if (strict && !body.empty() && request.scan_status != json::ScanStatus::not_an_object) {
-    // No engine would serve it, and what can't be looked into is not passed on.
+  } else if (request.scan_status == json::ScanStatus::too_many_members ||
+             (strict && !body.empty() && request.scan_status != json::ScanStatus::not_an_object)) {
+    // No engine would serve it, and what can't be looked into is not passed on, on any path: a handoff could
+    // hide behind the last member that was looked at.
     return Refusal{SidecarError::invalid_pd_request,
                    "The request body is not valid JSON, or has too many members."};
   }

@@ -35,7 +35,9 @@ Answer error_answer(SidecarError error) {
 
 Answer error_answer(SidecarError error, unsigned status, std::string_view message,
                     std::optional<std::string_view> param) {
-  return {status, {{"content-type", "application/json"}}, error_body(error, status, message, param)};
+  Answer answer{status, {{"content-type", "application/json"}}, error_body(error, status, message, param)};
+  if (error == SidecarError::sidecar_overloaded) answer.headers.emplace_back("retry-after", "1");
+  return answer;
 }
 
 ResponseRelay::ResponseRelay(ClientConnection& client, const http1::RequestHead& request, bool& draining)

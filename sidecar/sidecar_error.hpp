@@ -16,7 +16,6 @@ enum class SidecarError : std::uint8_t {
   bad_request,
   request_head_too_large,
   expectation_failed,
-  method_not_supported,
   connect_not_supported,
   upgrade_not_supported,
   http_version_not_supported,

@@ -17,7 +17,8 @@ std::vector<PrefillRank> read_bootstrap(const sdk::Host& host, std::string_view 
   const auto answer = host.json(reply);
   for (const auto& member : answer.members()) {
     const auto rank = sdk::view(member.name);
-    const bool is_rank = !rank.empty() && rank.size() <= 5 && rank.find_first_not_of("0123456789") == rank.npos;
+    const bool is_rank =
+        !rank.empty() && rank.size() <= 5 && rank.find_first_not_of("0123456789") == rank.npos;
     if (!is_rank || member.kind != HANDOFF_JSON_OBJECT || ranks.size() == kMaxRanks) continue;
     const auto entry = host.json(answer.raw(member));
     const auto* id = entry.find("engine_id");

@@ -20,8 +20,8 @@ struct PrefillRank {
 /// Reads the reply of a Mooncake bootstrap server's `/query`; empty if it has no rank.
 std::vector<PrefillRank> read_bootstrap(const sdk::Host& host, std::string_view reply);
 
-/// What bootstrap servers said, by prefill endpoint. Engine ids change with each start of an engine, so entries
-/// are dropped when a leg fails, and after a minute. Bounded. One per backend instance.
+/// What bootstrap servers said, by prefill endpoint. Engine ids change with each start of an engine, so
+/// entries are dropped when a leg fails, and after a minute. Bounded. One per backend instance.
 class BootstrapMemory {
  public:
   const std::vector<PrefillRank>* find(const std::string& endpoint, std::uint64_t now_ms);

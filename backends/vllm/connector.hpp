@@ -33,7 +33,7 @@ enum class OnMissingHandoff : std::uint8_t { decode_only, error };
 struct Settings {
   Connector connector = Connector::nixl;
   OnMissingHandoff on_missing_handoff = OnMissingHandoff::decode_only;
-  bool reuse_tokens = false;           ///< chat: decode gets prefill's token ids
+  bool reuse_tokens = false;            ///< chat: decode gets prefill's token ids
   std::uint32_t bootstrap_port = 8998;  ///< Mooncake: of the prefill host, HTTP
   std::uint32_t p2p_port = 5710;        ///< offloading: side channel of the prefill host, of rank 0
 };

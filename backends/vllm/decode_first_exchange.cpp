@@ -81,7 +81,8 @@ void DecodeFirstExchange::on_piece(std::string_view bytes, sdk::Turn& turn) {
     const auto end = data == std::string::npos ? data : begin_.find('\n', data);
     if (end == std::string::npos) break;
     ++events;
-    if (finish_reason(host_, std::string_view(begin_).substr(data + 5, end - data - 5)) == "cache_threshold") {
+    if (finish_reason(host_, std::string_view(begin_).substr(data + 5, end - data - 5)) ==
+        "cache_threshold") {
       run_prefill(/*leg_runs=*/true, turn);
       return;
     }

@@ -14,8 +14,8 @@ namespace handoff::vllm {
 /// Whether the client lets decode give up when too little of the prompt is cached.
 bool asks_for_threshold(const sdk::Object& body);
 
-/// One request to engines with a shared store, whose client sent `cache_hit_threshold`: decode is asked first,
-/// and if it says that too little was cached, prefill and decode run. Lives from begin() to end().
+/// One request to engines with a shared store, whose client sent `cache_hit_threshold`: decode is asked
+/// first, and if it says that too little was cached, prefill and decode run. Lives from begin() to end().
 ///
 ///   trying --enough--> settled (its reply is the answer)
 ///      \--`cache_threshold`--> prefill, then decode (VllmExchange)

@@ -6,8 +6,8 @@
 
 namespace handoff::vllm {
 
-/// `finish_reason` of the only choice, without quotes; empty where there is none (yet). A view of `json`, valid
-/// until the entry returns.
+/// `finish_reason` of the only choice, without quotes; empty where there is none (yet). A view of `json`,
+/// valid until the entry returns.
 std::string_view finish_reason(const sdk::Host& host, std::string_view json);
 
 /// Whether the object is an error in spite of its status.

@@ -82,10 +82,11 @@ void MooncakeExchange::on_bootstrap(const handoff_event& event, sdk::Turn& turn)
   if (ranks.empty()) {
     phase_ = Phase::settled;
     host_.count("no_bootstrap_ranks");
-    turn.fail({.status = 502,
-               .code = "invalid_prefill_handoff",
-               .message = "The Mooncake bootstrap server of the prefill engine names no rank with an engine_id.",
-               .leg = bootstrap_leg_});
+    turn.fail(
+        {.status = 502,
+         .code = "invalid_prefill_handoff",
+         .message = "The Mooncake bootstrap server of the prefill engine names no rank with an engine_id.",
+         .leg = bootstrap_leg_});
     return;
   }
   memory_.remember(prefill_, ranks, event.now_ms);
@@ -95,7 +96,8 @@ void MooncakeExchange::on_bootstrap(const handoff_event& event, sdk::Turn& turn)
 /// The endpoint picker's rank, if the engine has it; else any, so that ranks share the load.
 const PrefillRank& MooncakeExchange::choose(const std::vector<PrefillRank>& ranks) const {
   if (const auto wanted = chosen_rank(request_, kPrefillRankHeader)) {
-    const auto found = std::find_if(ranks.begin(), ranks.end(), [&](const auto& r) { return r.rank == *wanted; });
+    const auto found =
+        std::find_if(ranks.begin(), ranks.end(), [&](const auto& r) { return r.rank == *wanted; });
     if (found != ranks.end()) return *found;
   }
   std::uint32_t random = 0;
@@ -140,8 +142,8 @@ void MooncakeExchange::on_prefill(const handoff_event& event, sdk::Turn& turn) {
   if (done && is_good(event.status)) {
     phase_ = Phase::settled;
     const auto reason = finish_reason(host_, sdk::view(event.body));
-    // Prefill hands over only what the token limit ended; decode would wait for the rest for ever. Paths without
-    // choices have no such reason.
+    // Prefill hands over only what the token limit ended; decode would wait for the rest for ever. Paths
+    // without choices have no such reason.
     if (reason.empty() || reason == "length" || decode_done_) {
       turn.relay(decode_leg_);
       return;

@@ -12,8 +12,8 @@
 
 namespace handoff::vllm {
 
-/// One request to both engines at once, paired by a `transfer_id` of ours. Decode's reply is held until prefill
-/// is done. Lives from begin() to end(); used on one thread.
+/// One request to both engines at once, paired by a `transfer_id` of ours. Decode's reply is held until
+/// prefill is done. Lives from begin() to end(); used on one thread.
 ///
 ///   asking (bootstrap /query, if not remembered) --> pairing --prefill done--> settled
 ///      ^                                               |

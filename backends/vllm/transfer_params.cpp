@@ -28,8 +28,7 @@ TransferParams mooncake_params(std::string_view transfer_id, std::string_view pr
                                std::uint32_t bootstrap_port, std::string_view engine_id) {
   const std::string id = R"("transfer_id":"xfer-)" + std::string(transfer_id) + '"';
   const bool is_ipv6 = prefill_host.find(':') != std::string_view::npos;
-  const std::string host =
-      is_ipv6 ? "[" + std::string(prefill_host) + "]" : std::string(prefill_host);
+  const std::string host = is_ipv6 ? "[" + std::string(prefill_host) + "]" : std::string(prefill_host);
   return {.prefill = R"({"do_remote_decode":true,"do_remote_prefill":false,)" + id + "}",
           .decode = R"({"do_remote_prefill":true,"do_remote_decode":false,"remote_bootstrap_addr":"http://)" +
                     host + ":" + std::to_string(bootstrap_port) + R"(","remote_engine_id":)" +

@@ -144,6 +144,7 @@ std::optional<SelectionError> validate(const SelectRequest& request, const Selec
     return error;
   }
   if (request.policy_class.size() > limits.max_text_bytes) return bad_request("policy_class is too long");
+  if (request.tie_seed.size() > limits.max_text_bytes) return bad_request("tie_seed is too long");
   if (request.session) {
     const auto& session = request.session->session_id;
     if (session.empty() || session.size() > limits.max_id_bytes) {
@@ -188,7 +189,8 @@ Result<PreparedRequest> prepare(SelectRequest request, bool book, const Partitio
   out.cost.track_prefill = overrides.track_prefill_tokens.value_or(config.options.track_prefill_tokens);
   out.cost.decode_role = config.role == SelectorRole::kDecode;
 
-  out.request_hash = hash_text(out.request.selection_id);
+  const std::string& seed = out.request.tie_seed.empty() ? out.request.selection_id : out.request.tie_seed;
+  out.request_hash = hash_text(seed);
   if (auto& allowed = out.request.allowed_workers) std::sort(allowed->begin(), allowed->end());
   return out;
 }

@@ -69,6 +69,7 @@ struct SelectRequest {
   std::string routing_group = "default";
   // Names the reservation, and seeds the tie-break. Made up when empty.
   std::string selection_id;
+  std::string tie_seed;  // seeds the tie-break instead, for ids that differ from run to run
   Prompt prompt;
   CostOverride overrides;
   std::optional<std::uint32_t> expected_output_tokens;

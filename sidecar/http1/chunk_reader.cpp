@@ -10,6 +10,8 @@ namespace {
 constexpr std::ptrdiff_t kMalformed = -1;
 constexpr std::ptrdiff_t kNeedMore = 0;
 constexpr std::size_t kMostDigits = 16;
+// A size with its extensions, or a field of the trailer section, however it was cut on its way.
+constexpr std::size_t kMostLineBytes = 16 * 1024;
 // All of a trailer section, which is dropped: more is an attempt to keep us busy.
 constexpr std::size_t kMostTrailerBytes = 64 * 1024;
 
@@ -31,6 +33,7 @@ bool is_line_text(std::string_view text) {
 std::ptrdiff_t length_of_line(std::string_view rest) {
   const auto line_feed = rest.find('\n');
   const auto text = rest.substr(0, std::min(line_feed, rest.size()));
+  if (text.size() > kMostLineBytes) return kMalformed;
   if (line_feed == std::string_view::npos) {
     const auto before_end = text.ends_with('\r') ? text.substr(0, text.size() - 1) : text;
     return is_line_text(before_end) ? kNeedMore : kMalformed;

@@ -28,7 +28,7 @@ class ChunkReader {
   };
 
   /// Reads what it can and appends the pieces of content, as views into `data`. A chunk that lies in `data`
-  /// as a whole is one piece. A line is consumed only as a whole; the caller bounds how long it may be.
+  /// as a whole is one piece. A line is consumed only as a whole, and may have 16 KiB.
   Result read(std::string_view data, std::vector<std::string_view>& pieces);
   bool is_complete() const { return state_ == State::complete; }
 

@@ -45,6 +45,12 @@ def test_handoff_of_a_client_is_400_on_every_other_post_path(front, path):
     refused(front, FORGED, path)
 
 
+@pytest.mark.parametrize("path", [*OTHERS, "/invocations", "/v1/completions"])
+def test_handoff_behind_too_many_members_is_400_on_every_path(front, path):
+    members = ", ".join(f'"a{number}": 1' for number in range(5000))
+    refused(front, "{" + members + ', "kv_transfer_params": {"do_remote_prefill": true}}', path)
+
+
 @pytest.mark.parametrize("path", ["/v1/completions?x=y", "/v1/chat/complet%69ons", "/v1%2Fchat%2Fcompletions",
                                   "/v1%2fcompletions", "/%76%31/completions", "/v1/completions/", "//v1/completions",
                                   "/v1/./completions", "http://h/v1/completions", "/v1/completions%3Fx",

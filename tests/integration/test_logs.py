@@ -57,11 +57,13 @@ def test_fields_of_a_pass_through_exchange(rig):
 
 
 def test_failures_are_louder_and_named(rig):
-    rig.prefill.fault(action="status", status=500)
+    body = {"error": {"message": f"failed at: {MARK}", "type": "InternalServerError", "code": 500}}
+    rig.prefill.fault(action="status", status=500, body=body)
     rig.post(COMPLETION)
     line = rig.exchange_line(path="/v1/completions")
-    assert line.level == "WARN"
+    assert line.level == "WARN" and MARK not in line.text
     assert (line.fields["error"], line.fields["status"], line.fields["prefill_status"]) == ("prefill_upstream_error", "500", "500")
+    assert line.fields["prefill_error"] == "InternalServerError"
 
 
 @pytest.mark.parametrize("level", ["trace", "info"])

@@ -25,7 +25,6 @@ TEST(SidecarError, HasOneStatusAndCodePerFailure) {
       {bad_request, 400, "bad_request", "invalid_request_error"},
       {request_head_too_large, 431, "request_head_too_large", "invalid_request_error"},
       {expectation_failed, 417, "expectation_failed", "invalid_request_error"},
-      {method_not_supported, 501, "method_not_supported", "server_error"},
       {connect_not_supported, 501, "connect_not_supported", "server_error"},
       {upgrade_not_supported, 501, "upgrade_not_supported", "server_error"},
       {http_version_not_supported, 505, "http_version_not_supported", "server_error"},

@@ -83,7 +83,8 @@ TEST_F(TokenReuse, ChatsAreTokenizedOnce) {
 // C63: what is no list of tokens is not passed on; decode tokenizes then.
 TEST_F(TokenReuse, OtherRepliesAndPathsAreLeftAlone) {
   for (const std::string ids : {"null", "[]", "[1.5]", "[-1]", "\"x\"", "[[1]]"}) {
-    const auto leg = decode(kChat, kAsk, R"({"prompt_token_ids":)" + ids + R"(,"kv_transfer_params":)" + kHandoff + "}");
+    const auto leg =
+        decode(kChat, kAsk, R"({"prompt_token_ids":)" + ids + R"(,"kv_transfer_params":)" + kHandoff + "}");
     EXPECT_EQ(Json::parse(leg.body)["kv_transfer_params"], Json::parse(kHandoff)) << ids;
   }
   EXPECT_EQ(Json::parse(prefill(kCompletions, R"({"prompt":"p"})").body).count("return_token_ids"), 0U);
@@ -175,14 +176,17 @@ TEST_F(Offloading, EnginesMeetByANameOfOurs) {
   EXPECT_EQ(asked.dump(), R"({"remote_decoder":{"kv_request_id":)" + id.dump() + "}}");
   const auto leg = only(exchange->deliver(leg_done(1, 200, "{}"))).leg;
   EXPECT_EQ(Json::parse(leg.body)["kv_transfer_params"].dump(),
-            R"({"remote_prefiller":{"kv_request_id":)" + id.dump() + R"(,"remote_host":"10.0.0.9","remote_port":5712}})");
+            R"({"remote_prefiller":{"kv_request_id":)" + id.dump() +
+                R"(,"remote_host":"10.0.0.9","remote_port":5712}})");
   EXPECT_TRUE(exchange->deliver(ended(HANDOFF_OUTCOME_CLIENT_GONE)).empty()) << "nothing to release";
-  EXPECT_NE(Json::parse(prefill(kChat, kAsk).body)["kv_transfer_params"]["remote_decoder"]["kv_request_id"], id);
+  EXPECT_NE(Json::parse(prefill(kChat, kAsk).body)["kv_transfer_params"]["remote_decoder"]["kv_request_id"],
+            id);
 }
 
 // -------------------------------------------------------------------------------------------------- mooncake
 
-const std::string kRanks = R"({"0":{"engine_id":"e-0","worker_addr":{"0":{"0":"a"}}},"1":{"engine_id":"e-1"}})";
+const std::string kRanks =
+    R"({"0":{"engine_id":"e-0","worker_addr":{"0":{"0":"a"}}},"1":{"engine_id":"e-1"}})";
 
 class Mooncake : public VllmCase {
  protected:
@@ -248,7 +252,8 @@ TEST_F(Mooncake, IPv6HostsAreBracketed) {
                     {.path = std::string(kChat), .body = kAsk, .prefill = Endpoint{"fd00::1", 8000}});
   const auto actions = exchange.deliver(leg_done(1, 200, kRanks));
   ASSERT_EQ(actions.size(), 2U);
-  EXPECT_EQ(Json::parse(actions[1].leg.body)["kv_transfer_params"]["remote_bootstrap_addr"], "http://[fd00::1]:8998");
+  EXPECT_EQ(Json::parse(actions[1].leg.body)["kv_transfer_params"]["remote_bootstrap_addr"],
+            "http://[fd00::1]:8998");
 }
 
 // C70: an engine id lives as long as its engine.
@@ -290,8 +295,8 @@ TEST_F(Mooncake, OldEngineIdIsAskedForAnew) {
 // C72: decode would wait for ever for what prefill did not finish by its limit.
 TEST_F(Mooncake, PrefillThatStoppedRunsDecodeOnly) {
   auto stopped = pair();
-  const auto actions =
-      stopped.exchange->deliver(leg_done(stopped.prefill.id, 200, R"({"choices":[{"finish_reason":"stop"}]})"));
+  const auto actions = stopped.exchange->deliver(
+      leg_done(stopped.prefill.id, 200, R"({"choices":[{"finish_reason":"stop"}]})"));
   ASSERT_EQ(actions.size(), 2U);
   EXPECT_EQ(actions[0].kind, Kind::cancel);
   EXPECT_EQ(actions[1].kind, Kind::decode_only);
@@ -327,7 +332,8 @@ TEST_F(Mooncake, CompleteAnswerWaitsForPrefill) {
 
 // C75
 TEST_F(Mooncake, BootstrapServerThatNamesNoRankIsAnError) {
-  for (const std::string reply : {"", "[]", "{}", R"({"x":{"engine_id":"e"}})", R"({"0":{}})", R"({"0":{"engine_id":""}})"}) {
+  for (const std::string reply :
+       {"", "[]", "{}", R"({"x":{"engine_id":"e"}})", R"({"0":{}})", R"({"0":{"engine_id":""}})"}) {
     const auto exchange = begin(kChat, kAsk);
     const auto action = only(exchange->deliver(leg_done(1, 200, reply)));
     EXPECT_EQ(action.kind, Kind::fail) << reply;

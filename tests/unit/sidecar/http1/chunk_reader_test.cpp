@@ -138,6 +138,19 @@ TEST(ChunkReader, BoundsTrailers) {
   EXPECT_EQ(read_at_once(wire).status, Status::malformed);
 }
 
+TEST(ChunkReader, BoundsALineHoweverItIsCut) {
+  const std::string filler(20000, 'x');
+  const std::vector<std::string> lines{"5;" + filler + "\r\n", "0\r\nA: " + filler + "\r\n"};
+  for (const auto& line : lines) {
+    EXPECT_EQ(read_at_once(line).status, Status::malformed);
+    EXPECT_EQ(read_cut(line, {10000, 19000}).status, Status::malformed);
+    EXPECT_EQ(read_cut(line, {10000, 15000}).status, Status::malformed);
+  }
+  const auto fits = "5;" + std::string(16000, 'x') + "\r\nhello\r\n0\r\n\r\n";
+  EXPECT_EQ(read_at_once(fits).status, Status::complete);
+  EXPECT_EQ(read_cut(fits, {10000, 15000}).status, Status::complete);
+}
+
 TEST(ChunkReader, KnowsWhatMayBePassedOnAsItIs) {
   const auto verbatim = [](std::string_view wire) {
     ChunkReader reader;

@@ -1,0 +1,43 @@
+#include "epp/ext_proc/header_block.hpp"
+
+namespace handoff::epp {
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+void HeaderBlock::add(std::string_view name, std::string_view value) {
+  fields_.push_back({static_cast<std::uint32_t>(text_.size()), static_cast<std::uint32_t>(name.size()),
+                     static_cast<std::uint32_t>(value.size())});
+  for (const char c : name) text_ += c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+  text_ += value;
+}
+
+std::string_view HeaderBlock::name(std::size_t i) const {
+  const Field& field = fields_[i];
+  return std::string_view(text_).substr(field.begin, field.name_size);
+}
+
+std::string_view HeaderBlock::value(std::size_t i) const {
+  const Field& field = fields_[i];
+  return std::string_view(text_).substr(field.begin + field.name_size, field.value_size);
+}
+
+std::optional<std::string_view> HeaderBlock::first(std::string_view wanted) const {
+  for (std::size_t i = 0; i < fields_.size(); ++i) {
+    if (name(i) == wanted) return value(i);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string_view> HeaderBlock::last_filled(std::string_view wanted) const {
+  for (std::size_t i = fields_.size(); i-- > 0;) {
+    if (name(i) != wanted) continue;
+    if (const auto text = trimmed(value(i)); !text.empty()) return text;
+  }
+  return std::nullopt;
+}
+
+}  // namespace handoff::epp

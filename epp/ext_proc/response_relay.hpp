@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <string>
+
+#include "epp/ext_proc/protocol_messages.hpp"
+
+namespace handoff::epp {
+
+// The response half of an exchange: every message is given back at once and in order, and what it means for
+// the accounting is told. It also works without a request half (a route that has ext_proc for responses
+// only).
+//
+// Owner and thread: ExtProcStream.
+class ResponseRelay {
+ public:
+  explicit ResponseRelay(RequestEvents& events) : events_(events) {}
+
+  void set_mode(BodyMode mode, bool silent);
+
+  void on_headers(unsigned status, bool event_stream, bool end_of_stream);
+  void on_body(std::string bytes, bool end_of_stream);
+  void on_trailers();
+
+  bool started() const { return started_; }
+  bool ended() const { return ended_; }
+  bool has_answer() const { return !queue_.empty(); }
+  Answer take();
+  // Bytes that wait to be taken.
+  std::size_t backlog() const { return backlog_; }
+
+ private:
+  void start(unsigned status, bool event_stream);
+  void note_first_byte();
+  void end();
+  void queue_body(std::string bytes, bool end_of_stream);
+  void queue(Answer answer);
+
+  RequestEvents& events_;
+  BodyMode mode_ = BodyMode::kFullDuplex;
+  bool silent_ = false;
+  bool started_ = false;
+  bool first_byte_ = false;
+  bool body_ended_ = false;
+  bool ended_ = false;
+  std::deque<Answer> queue_;
+  std::size_t backlog_ = 0;
+};
+
+}  // namespace handoff::epp

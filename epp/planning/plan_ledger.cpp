@@ -1,0 +1,299 @@
+#include "epp/planning/plan_ledger.hpp"
+
+#include <functional>
+#include <utility>
+
+namespace handoff::epp {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+bool lacks_workers(SelectionErrorCode code) {
+  return code == SelectionErrorCode::kNotReady || code == SelectionErrorCode::kNoEligibleWorker;
+}
+
+}  // namespace
+
+std::string_view to_string(Leg leg) {
+  return leg == Leg::kPrefill ? "prefill" : "destination";
+}
+
+std::string_view to_string(PlanState state) {
+  switch (state) {
+    case PlanState::kReserving:
+      return "reserving";
+    case PlanState::kReserved:
+      return "reserved";
+    case PlanState::kPublished:
+      return "published";
+    case PlanState::kPrefillReleased:
+      return "prefill_released";
+    case PlanState::kClosed:
+      return "closed";
+  }
+  return "unknown";
+}
+
+Plan::Plan(Token, PlanLedger& ledger, std::string id) : ledger_(ledger), id_(std::move(id)) {}
+
+Plan::~Plan() {
+  close();
+  ledger_.forget(id_);
+}
+
+PlanState Plan::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+void Plan::reserve(std::vector<Wish> round, std::function<void(BookingOutcome)> done) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == PlanState::kClosed) return;
+    state_ = PlanState::kReserving;
+    done_ = std::move(done);
+    // All of the round are pending before the first is asked for, as answers may come at once.
+    for (Wish& wish : round) {
+      Slot& mine = slot(wish.leg);
+      mine.state = LegState::kPending;
+      mine.may_lack_workers = wish.may_lack_workers;
+      mine.service = wish.service;
+      mine.reservation_id = id_ + "/" + std::string(to_string(wish.leg));
+      wish.request.selection_id = mine.reservation_id;
+    }
+  }
+  for (Wish& wish : round) {
+    {
+      // A leg that failed at once has closed the plan.
+      const std::lock_guard lock(mutex_);
+      if (state_ == PlanState::kClosed) return;
+    }
+    auto waiting = wish.service->select_and_reserve(
+        std::move(wish.request), [self = shared_from_this(), leg = wish.leg](Result<Selection> result) {
+          self->on_leg(leg, std::move(result));
+        });
+    if (!waiting) continue;
+    bool not_wanted = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (state_ == PlanState::kClosed) {
+        not_wanted = true;
+      } else if (slot(wish.leg).state == LegState::kPending) {
+        slot(wish.leg).waiting = std::move(waiting);
+      }
+    }
+    if (not_wanted) waiting.cancel();
+  }
+}
+
+std::shared_ptr<const Selection> Plan::booking(Leg leg) const {
+  const std::lock_guard lock(mutex_);
+  return slot(leg).booked;
+}
+
+void Plan::on_leg(Leg leg, Result<Selection> result) {
+  Undo undo;
+  std::function<void(BookingOutcome)> done;
+  BookingOutcome outcome;
+  {
+    const std::lock_guard lock(mutex_);
+    Slot& mine = slot(leg);
+    if (result.has_value()) {
+      mine.booked = std::make_shared<Selection>(std::move(result).value());
+      if (state_ == PlanState::kClosed) {
+        take_booking(mine, undo);
+      } else {
+        mine.state = LegState::kBooked;
+      }
+    } else if (state_ != PlanState::kClosed) {
+      if (mine.may_lack_workers && lacks_workers(result.error().code)) {
+        mine.state = LegState::kMissing;
+      } else {
+        outcome = BookingFailure{leg, result.take_error()};
+        close_locked(undo);
+        done = std::exchange(done_, nullptr);
+      }
+    }
+    if (state_ == PlanState::kReserving && round_is_booked()) {
+      state_ = PlanState::kReserved;
+      done = std::exchange(done_, nullptr);
+    }
+  }
+  undo.apply();
+  if (done) done(std::move(outcome));
+}
+
+bool Plan::round_is_booked() const {
+  for (const Slot& each : slots_) {
+    if (each.state == LegState::kPending) return false;
+  }
+  return true;
+}
+
+bool Plan::publish() {
+  const std::lock_guard lock(mutex_);
+  if (state_ != PlanState::kReserved) return false;
+  state_ = PlanState::kPublished;
+  ledger_.published_.fetch_add(1, kRelaxed);
+  return true;
+}
+
+bool Plan::release_prefill() {
+  Undo undo;
+  SelectionService* aggregated = nullptr;
+  std::string id;
+  std::uint64_t attempt = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != PlanState::kPublished) return false;
+    state_ = PlanState::kPrefillReleased;
+    if (slot(Leg::kPrefill).state == LegState::kBooked) {
+      take_booking(slot(Leg::kPrefill), undo);
+    }
+    // The destination carries prefill tokens when it prefills itself.
+    const Slot& destination = slot(Leg::kDestination);
+    if (destination.state == LegState::kBooked && destination.booked->facts.track_prefill_tokens) {
+      aggregated = destination.service;
+      id = destination.reservation_id;
+      attempt = destination.booked->attempt;
+    }
+  }
+  undo.apply();
+  if (aggregated != nullptr) (void)aggregated->prefill_complete({id, attempt});
+  return true;
+}
+
+bool Plan::close() {
+  Undo undo;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == PlanState::kClosed) return false;
+    close_locked(undo);
+    done_ = nullptr;
+  }
+  undo.apply();
+  return true;
+}
+
+void Plan::on_output(std::uint64_t tokens) {
+  SelectionService* service = nullptr;
+  std::string id;
+  std::uint64_t attempt = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const Slot& destination = slot(Leg::kDestination);
+    if (destination.state != LegState::kBooked) return;
+    service = destination.service;
+    id = destination.reservation_id;
+    attempt = destination.booked->attempt;
+  }
+  (void)service->output_progress({id, attempt}, tokens);
+}
+
+bool Plan::move_destination(WorkerRank to) {
+  Undo undo;
+  {
+    const std::lock_guard lock(mutex_);
+    Slot& mine = slot(Leg::kDestination);
+    if (state_ == PlanState::kClosed || mine.state != LegState::kBooked) return false;
+    if (mine.booked->facts.rank.worker == to.worker) return false;
+    const SelectionFacts& facts = mine.booked->facts;
+    ReservationRequest request;
+    if (mine.booked->worker) {
+      request.model_name = mine.booked->worker->spec.model_name;
+      request.routing_group = mine.booked->worker->spec.routing_group;
+    }
+    // The old id is still booked until the new one is.
+    request.selection_id = id_ + "/destination#" + std::to_string(++moves_);
+    request.worker = to;
+    request.prompt = SizedPrompt{facts.isl_tokens};
+    const bool prefills = facts.track_prefill_tokens && state_ != PlanState::kPrefillReleased;
+    request.track_prefill_tokens = prefills;
+    auto moved = mine.service->create_reservation(std::move(request));
+    if (!moved) return false;
+    SelectionService* const service = mine.service;
+    take_booking(mine, undo);
+    mine.state = LegState::kBooked;
+    mine.service = service;
+    mine.reservation_id = id_ + "/destination#" + std::to_string(moves_);
+    mine.booked = std::make_shared<Selection>(std::move(moved).value());
+  }
+  undo.apply();
+  ledger_.moved_.fetch_add(1, kRelaxed);
+  return true;
+}
+
+void Plan::close_locked(Undo& undo) {
+  const bool was_published = state_ == PlanState::kPublished || state_ == PlanState::kPrefillReleased;
+  state_ = PlanState::kClosed;
+  ledger_.closed_.fetch_add(1, kRelaxed);
+  for (std::size_t i = 0; i < kLegs; ++i) {
+    Slot& each = slots_[i];
+    if (each.state == LegState::kPending) undo.cancel[i] = std::exchange(each.waiting, {});
+    if (each.state == LegState::kBooked) take_booking(each, undo);
+  }
+  if (!was_published && !undo.free.empty()) ledger_.compensated_.fetch_add(1, kRelaxed);
+}
+
+void Plan::take_booking(Slot& slot, Undo& undo) {
+  const std::uint64_t attempt = slot.booked->attempt;
+  undo.free.push_back({slot.service, slot.reservation_id, attempt, std::move(slot.booked)});
+  slot.booked.reset();
+  slot.state = LegState::kFreed;
+}
+
+void Plan::Undo::apply() {
+  for (PendingSelection& waiting : cancel) {
+    if (waiting) waiting.cancel();
+  }
+  // A booking that its worker's removal already dropped is none the worse for it.
+  for (Free& each : free) (void)each.service->free_reservation({each.id, each.attempt});
+}
+
+std::shared_ptr<Plan> PlanLedger::open(std::string id) {
+  auto plan = std::make_shared<Plan>(Plan::Token{}, *this, std::move(id));
+  opened_.fetch_add(1, kRelaxed);
+  Shard& shard = shard_of(plan->id());
+  const std::lock_guard lock(shard.mutex);
+  shard.plans.emplace(plan->id(), plan);
+  return plan;
+}
+
+std::size_t PlanLedger::open_plans() const {
+  return opened_.load(kRelaxed) - closed_.load(kRelaxed);
+}
+
+PlanCounts PlanLedger::counts() const {
+  return {.opened = opened_.load(kRelaxed),
+          .published = published_.load(kRelaxed),
+          .closed = closed_.load(kRelaxed),
+          .compensated = compensated_.load(kRelaxed),
+          .moved = moved_.load(kRelaxed)};
+}
+
+std::vector<PlanLedger::Line> PlanLedger::list(std::size_t limit) const {
+  std::vector<std::shared_ptr<Plan>> plans;
+  for (const Shard& shard : shards_) {
+    const std::lock_guard lock(shard.mutex);
+    for (const auto& [id, weak] : shard.plans) {
+      if (plans.size() == limit) break;
+      if (auto plan = weak.lock()) plans.push_back(std::move(plan));
+    }
+  }
+  // Outside of the shards' locks: the last owner of a plan takes it out of its shard.
+  std::vector<Line> lines;
+  for (const auto& plan : plans) lines.push_back({plan->id(), plan->state()});
+  return lines;
+}
+
+PlanLedger::Shard& PlanLedger::shard_of(std::string_view id) {
+  return shards_[std::hash<std::string_view>{}(id) % kShards];
+}
+
+void PlanLedger::forget(const std::string& id) {
+  Shard& shard = shard_of(id);
+  const std::lock_guard lock(shard.mutex);
+  shard.plans.erase(id);
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,171 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "epp/selection/selection_service.hpp"
+
+namespace handoff::epp {
+
+class PlanLedger;
+
+// The half of a plan that a reservation is for. Its name qualifies the reservation's id: "<plan>/prefill".
+enum class Leg : std::uint8_t { kPrefill, kDestination };
+inline constexpr std::size_t kLegs = 2;
+std::string_view to_string(Leg leg);
+
+enum class PlanState : std::uint8_t {
+  kReserving,        // legs are being booked; nothing is shown to anybody
+  kReserved,         // every leg is booked
+  kPublished,        // the route was given to the gateway
+  kPrefillReleased,  // the prompt is done; only the answer is still being made
+  kClosed,           // nothing is booked any more, and nothing will be
+};
+std::string_view to_string(PlanState state);
+
+// What became of a round of bookings.
+struct BookingFailure {
+  Leg leg = Leg::kDestination;
+  SelectionError error;
+};
+// Empty: every leg of the round is booked.
+using BookingOutcome = std::optional<BookingFailure>;
+
+// One request's bookings under one id: all or nothing. Whatever goes wrong while they are made (a leg fails,
+// the client leaves) undoes what was booked, cancels what waits, and frees what still comes in. So a plan
+// that was not published is never seen by anybody, and nothing of a closed plan stays booked.
+//
+// Owner: shared by whoever plans and by the request's stream; the last one to go closes it. Threads: any. The
+// callback of a round comes from any thread, without locks, once; not after close().
+class Plan : public std::enable_shared_from_this<Plan> {
+ public:
+  struct Token {};  // only the ledger makes plans
+  Plan(Token, PlanLedger& ledger, std::string id);
+  ~Plan();
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  const std::string& id() const { return id_; }
+  PlanState state() const;
+
+  struct Wish {
+    Leg leg = Leg::kDestination;
+    SelectionService* service = nullptr;
+    SelectRequest request;  // its selection_id is set here
+    // What may go wrong without failing the round: no worker is there for this leg.
+    bool may_lack_workers = false;
+  };
+  // Starts all bookings of a round at once. A plan may have a second round (for a leg that was not in the
+  // first). `done` is told when all of the round are booked, or at the first that failed.
+  void reserve(std::vector<Wish> round, std::function<void(BookingOutcome)> done);
+
+  // The booking of a leg; null when there is none (any more).
+  std::shared_ptr<const Selection> booking(Leg leg) const;
+
+  // Transitions; each says whether it applied.
+  bool publish();
+  bool release_prefill();
+  bool close();
+
+  // Cumulative output tokens of the answer.
+  void on_output(std::uint64_t tokens);
+  // The gateway sent the request to another worker than the chosen one: the booking moves there.
+  bool move_destination(WorkerRank to);
+
+ private:
+  enum class LegState : std::uint8_t { kNone, kPending, kBooked, kMissing, kFreed };
+  struct Slot {
+    LegState state = LegState::kNone;
+    bool may_lack_workers = false;
+    SelectionService* service = nullptr;
+    std::string reservation_id;
+    PendingSelection waiting;
+    std::shared_ptr<Selection> booked;
+  };
+  // What is to be done when the lock is gone.
+  struct Undo {
+    std::array<PendingSelection, kLegs> cancel;
+    struct Free {
+      SelectionService* service = nullptr;
+      std::string id;
+      std::uint64_t attempt = 0;
+      std::shared_ptr<Selection> kept;  // its lease, until it is freed
+    };
+    std::vector<Free> free;
+    void apply();
+  };
+
+  Slot& slot(Leg leg) { return slots_[static_cast<std::size_t>(leg)]; }
+  const Slot& slot(Leg leg) const { return slots_[static_cast<std::size_t>(leg)]; }
+  void on_leg(Leg leg, Result<Selection> result);
+  // Under the lock.
+  bool round_is_booked() const;
+  void close_locked(Undo& undo);
+  static void take_booking(Slot& slot, Undo& undo);
+
+  PlanLedger& ledger_;
+  const std::string id_;
+  mutable std::mutex mutex_;
+  PlanState state_ = PlanState::kReserving;
+  std::array<Slot, kLegs> slots_;
+  std::function<void(BookingOutcome)> done_;
+  std::uint32_t moves_ = 0;
+};
+
+struct PlanCounts {
+  std::uint64_t opened = 0;
+  std::uint64_t published = 0;
+  std::uint64_t closed = 0;
+  std::uint64_t compensated = 0;  // closed with bookings that were never published
+  std::uint64_t moved = 0;
+};
+
+// All plans that are not closed.
+//
+// Owner: the program; must outlive its plans. Threads: any. One short lock per shard.
+class PlanLedger {
+ public:
+  PlanLedger() = default;
+  PlanLedger(const PlanLedger&) = delete;
+  PlanLedger& operator=(const PlanLedger&) = delete;
+
+  std::shared_ptr<Plan> open(std::string id);
+  std::size_t open_plans() const;
+  PlanCounts counts() const;
+
+  struct Line {
+    std::string id;
+    PlanState state;
+  };
+  // For reports: at most `limit` of the open plans.
+  std::vector<Line> list(std::size_t limit) const;
+
+ private:
+  friend class Plan;
+  static constexpr std::size_t kShards = 16;
+  struct Shard {
+    mutable std::mutex mutex;
+    std::unordered_map<std::string, std::weak_ptr<Plan>> plans;
+  };
+  Shard& shard_of(std::string_view id);
+  void forget(const std::string& id);
+
+  std::array<Shard, kShards> shards_;
+  std::atomic<std::uint64_t> opened_{0};
+  std::atomic<std::uint64_t> published_{0};
+  std::atomic<std::uint64_t> closed_{0};
+  std::atomic<std::uint64_t> compensated_{0};
+  std::atomic<std::uint64_t> moved_{0};
+};
+
+}  // namespace handoff::epp

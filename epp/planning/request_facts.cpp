@@ -1,0 +1,224 @@
+#include "epp/planning/request_facts.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "shared/json/encoding.hpp"
+#include "shared/json/object_scan.hpp"
+#include "shared/json/string_text.hpp"
+
+namespace handoff::epp {
+namespace {
+
+using json::ObjectScan;
+using json::ValueKind;
+
+constexpr std::string_view kMetadataPrefix = "x-dynamo-meta-";
+constexpr std::size_t kLongestHint = 256;  // of ids and class names; longer ones are left out
+constexpr std::uint64_t kLongestGoalMs = 3'600'000;
+
+enum class Api : std::uint8_t { kNone, kChat, kCompletions, kSized, kVllmGenerate, kSglangGenerate };
+
+Api api_of(const HeaderBlock& headers) {
+  if (headers.first(":method") != "POST") return Api::kNone;
+  std::string_view path = headers.first(":path").value_or("");
+  path = path.substr(0, path.find_first_of("?#"));
+  constexpr std::array<std::pair<std::string_view, Api>, 6> kApis = {{
+      {"/v1/chat/completions", Api::kChat},
+      {"/v1/completions", Api::kCompletions},
+      {"/v1/responses", Api::kSized},
+      {"/v1/messages", Api::kSized},
+      {"/inference/v1/generate", Api::kVllmGenerate},
+      {"/generate", Api::kSglangGenerate},
+  }};
+  for (const auto& [known, api] : kApis) {
+    if (path == known) return api;
+  }
+  return Api::kNone;
+}
+
+bool is_plain_text(const HeaderBlock& headers) {
+  const auto encoding = headers.first("content-encoding");
+  return !encoding || trimmed(*encoding).empty() || trimmed(*encoding) == "identity";
+}
+
+std::string hint(std::optional<std::string_view> text) {
+  if (!text || text->size() > kLongestHint) return {};
+  return std::string(*text);
+}
+
+template <typename Number>
+std::optional<Number> to_number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> to_priority(std::string_view text) {
+  const auto value = to_number<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+const json::Member* member(const ObjectScan& scan, std::string_view name, ValueKind kind) {
+  const json::Member* found = scan.find_last(name);
+  return found != nullptr && found->kind == kind ? found : nullptr;
+}
+
+std::string text_member(const ObjectScan& scan, std::string_view name) {
+  std::string text;
+  const auto* found = member(scan, name, ValueKind::string);
+  if (found == nullptr || !json::decode_string(scan.value(*found), text)) return {};
+  return text;
+}
+
+void read_headers(const HeaderBlock& headers, RequestFacts& facts) {
+  if (const auto id = headers.first("x-request-id")) {
+    facts.request_id = std::string(id->substr(0, kLongestHint));
+  }
+  facts.tenant = hint(headers.last_filled("x-tenant-id"));
+  facts.session_id = hint(headers.last_filled("x-dynamo-session-id"));
+  facts.policy_class = hint(headers.last_filled("x-dynamo-meta-policy-class"));
+  if (const auto text = headers.last_filled("x-dynamo-meta-priority")) {
+    facts.priority_jump = to_priority(*text).value_or(0.0);
+  }
+  if (const auto text = headers.last_filled("x-dynamo-meta-strict-priority")) {
+    facts.strict_priority = to_number<std::uint32_t>(*text).value_or(0);
+  }
+  if (const auto text = headers.last_filled("x-dynamo-meta-slo-ttft-ms")) {
+    const auto goal = to_number<std::uint64_t>(*text);
+    if (goal && *goal >= 1 && *goal <= kLongestGoalMs)
+      facts.first_token_goal = std::chrono::milliseconds(*goal);
+  }
+  for (std::size_t i = 0; i < headers.size(); ++i) {
+    if (headers.name(i).starts_with(kMetadataPrefix)) ++facts.metadata_headers;
+  }
+}
+
+// Engine-native hints: {"nvext": {"agent_hints": {"osl": 200, "priority": 3}}}. A header wins.
+void read_hints(std::string_view nvext, RequestFacts& facts, bool has_priority) {
+  ObjectScan outer;
+  if (outer.scan(nvext) != json::ScanStatus::object) return;
+  const auto* hints = member(outer, "agent_hints", ValueKind::object);
+  ObjectScan inner;
+  if (hints == nullptr || inner.scan(outer.value(*hints)) != json::ScanStatus::object) return;
+  if (const auto* osl = member(inner, "osl", ValueKind::number)) {
+    facts.expected_output_tokens = to_number<std::uint32_t>(inner.value(*osl));
+  }
+  if (has_priority) return;
+  if (const auto* priority = member(inner, "priority", ValueKind::number)) {
+    facts.priority_jump = to_priority(inner.value(*priority)).value_or(0.0);
+  }
+}
+
+bool tokens_in(const ObjectScan& scan, std::string_view name, RequestFacts& facts) {
+  const auto* found = member(scan, name, ValueKind::array);
+  if (found != nullptr && parse_token_ids(scan.value(*found), facts.token_ids)) return true;
+  facts.token_ids.clear();
+  return false;
+}
+
+RequestKind kind_of(Api api, const ObjectScan& scan, RequestFacts& facts) {
+  switch (api) {
+    case Api::kChat:
+      return RequestKind::kChat;
+    case Api::kCompletions:
+      return tokens_in(scan, "prompt", facts) ? RequestKind::kTokens : RequestKind::kCompletions;
+    case Api::kVllmGenerate:
+      return tokens_in(scan, "token_ids", facts) ? RequestKind::kTokens : RequestKind::kSized;
+    case Api::kSglangGenerate:
+      return tokens_in(scan, "input_ids", facts) ? RequestKind::kTokens : RequestKind::kSized;
+    case Api::kSized:
+      return RequestKind::kSized;
+    case Api::kNone:
+      break;
+  }
+  return RequestKind::kAny;
+}
+
+}  // namespace
+
+std::string_view to_string(RequestKind kind) {
+  switch (kind) {
+    case RequestKind::kChat:
+      return "chat";
+    case RequestKind::kCompletions:
+      return "completions";
+    case RequestKind::kTokens:
+      return "tokens";
+    case RequestKind::kSized:
+      return "sized";
+    case RequestKind::kAny:
+      return "any";
+  }
+  return "unknown";
+}
+
+RequestFacts read_request_facts(const HeaderBlock& headers, const std::string* body) {
+  RequestFacts facts;
+  read_headers(headers, facts);
+  if (body == nullptr) return facts;
+  facts.body_bytes = body->size();
+  const Api api = api_of(headers);
+  if (api == Api::kNone || !is_plain_text(headers)) return facts;
+  if (json::detect_encoding(*body) != json::EncodingProblem::none) return facts;
+  ObjectScan scan;
+  if (scan.scan(*body) != json::ScanStatus::object) return facts;
+
+  facts.kind = kind_of(api, scan, facts);
+  facts.model = text_member(scan, "model");
+  facts.cache_salt = text_member(scan, "cache_salt");
+  facts.can_take_salt = scan.find_last("cache_salt") == nullptr;
+  facts.streams = member(scan, "stream", ValueKind::literal_true) != nullptr;
+  const bool has_priority = headers.last_filled("x-dynamo-meta-priority").has_value();
+  if (const auto* nvext = member(scan, "nvext", ValueKind::object)) {
+    read_hints(scan.value(*nvext), facts, has_priority);
+  }
+  return facts;
+}
+
+bool parse_token_ids(std::string_view text, std::vector<std::uint32_t>& ids) {
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto skip_blanks = [&] {
+    while (at != end && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r')) ++at;
+  };
+  const auto take = [&](char wanted) {
+    skip_blanks();
+    if (at == end || *at != wanted) return false;
+    ++at;
+    return true;
+  };
+  ids.clear();
+  if (!take('[')) return false;
+  if (take(']')) return true;
+  // Most ids have four or five digits and a comma.
+  ids.reserve(text.size() / 5);
+  do {
+    skip_blanks();
+    std::uint32_t id = 0;
+    const auto [next, error] = std::from_chars(at, end, id);
+    if (error != std::errc()) return false;
+    ids.push_back(id);
+    at = next;
+  } while (take(','));
+  return take(']') && at == end;
+}
+
+std::string with_cache_salt(const std::string& body, std::string_view salt) {
+  const std::size_t brace = body.find('{');
+  const std::size_t next = body.find_first_not_of(" \t\r\n", brace + 1);
+  std::string out;
+  out.reserve(body.size() + salt.size() + 32);
+  out.append(body, 0, brace + 1);
+  out += R"("cache_salt":)";
+  json::append_quoted(out, salt);
+  if (next != std::string::npos && body[next] != '}') out += ',';
+  out.append(body, brace + 1, std::string::npos);
+  return out;
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,365 @@
+#include "epp/planning/request_planner.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "epp/ext_proc/routing_headers.hpp"
+#include "epp/planning/endpoint_subset.hpp"
+#include "epp/planning/prompt_blocks.hpp"
+#include "epp/planning/refusals.hpp"
+#include "shared/telemetry/log.hpp"
+
+namespace handoff::epp {
+namespace {
+
+using telemetry::Level;
+using telemetry::LogLine;
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr std::size_t kMostMetadataHeaders = 64;
+constexpr std::string_view kTenantSalt = "dynamo-cache-salt:";
+
+std::string hex_id(std::uint64_t high, std::uint64_t low) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text(32, '0');
+  for (std::size_t i = 0; i < 16; ++i) {
+    text[15 - i] = kDigits[(high >> (4 * i)) & 0xf];
+    text[31 - i] = kDigits[(low >> (4 * i)) & 0xf];
+  }
+  return text;
+}
+
+void log_explanation(std::string_view plan_id, Leg leg, const Selection& selection) {
+  if (!selection.explanation) return;
+  for (const auto& candidate : selection.explanation->candidates) {
+    LogLine(Level::debug, "candidate")
+        .field("plan", plan_id)
+        .field("leg", to_string(leg))
+        .field("worker", candidate.rank.worker)
+        .field("rank", candidate.rank.rank)
+        .field("eligibility", to_string(candidate.eligibility))
+        .field("cost", candidate.terms.cost)
+        .field("cached_tokens", candidate.cached_tokens)
+        .field("chosen", candidate.chosen);
+  }
+}
+
+}  // namespace
+
+// One request on its way to a plan. Steps follow each other; a step may end on another thread than it began
+// on.
+class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_from_this<Run> {
+ public:
+  Run(RequestPlanner& planner, ReceivedRequest request, PlanCallback done)
+      : planner_(planner), request_(std::move(request)), done_(std::move(done)) {}
+  ~Run() override { leave(); }
+
+  void begin() {
+    planner_.requests_.fetch_add(1, kRelaxed);
+    holds_permit_ = true;
+    if (planner_.in_flight_.fetch_add(1, kRelaxed) >= planner_.config_.max_inflight) {
+      planner_.refused_inflight_.fetch_add(1, kRelaxed);
+      refuse(EppError::overloaded);
+      return;
+    }
+    facts_ = read_request_facts(request_.headers, request_.body.get());
+    if (const auto refusal = find_fault()) {
+      finish(*refusal);
+      return;
+    }
+    if (planner_.parts_.tokenizer != nullptr &&
+        (facts_.kind == RequestKind::kChat || facts_.kind == RequestKind::kCompletions)) {
+      tokenize();
+      return;
+    }
+    book();
+  }
+
+  void cancel() override {
+    std::unique_ptr<TokenizeCall> call;
+    std::shared_ptr<Plan> plan;
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = nullptr;
+      call = std::move(call_);
+      plan = std::move(plan_);
+    }
+    if (call) call->cancel();
+    if (plan) plan->close();
+    leave();
+  }
+
+ private:
+  const PlanningConfig& config() const { return planner_.config_; }
+
+  void leave() {
+    if (holds_permit_.exchange(false)) planner_.in_flight_.fetch_sub(1, kRelaxed);
+  }
+
+  bool is_known_model() const {
+    const auto& aliases = config().model_aliases;
+    return facts_.model.empty() || facts_.model == config().model_name ||
+           std::find(aliases.begin(), aliases.end(), facts_.model) != aliases.end();
+  }
+
+  // Everything that refuses a request before a worker is looked for.
+  std::optional<Refusal> find_fault() {
+    if (!planner_.parts_.directory->synced()) {
+      return Refusal{EppError::no_ready_endpoint, "The endpoints are not known yet."};
+    }
+    if (facts_.metadata_headers > kMostMetadataHeaders) {
+      return Refusal{EppError::too_many_metadata_headers, {}};
+    }
+    if (config().strict_model && facts_.kind != RequestKind::kAny && !is_known_model()) {
+      return Refusal{EppError::model_not_found, "The model '" + facts_.model + "' does not exist."};
+    }
+    if (!request_.subset) return std::nullopt;
+    const EndpointSubset subset(*request_.subset);
+    allowed_.emplace();
+    const auto view = planner_.parts_.directory->view();
+    for (const auto& [address, id] : view->destinations) {
+      const auto& known = view->workers.at(id);
+      if (subset.allows(known.address, known.port)) allowed_->push_back(id);
+    }
+    if (!allowed_->empty()) return std::nullopt;
+    return Refusal{EppError::no_ready_endpoint, "None of the endpoints that the gateway allows is ready."};
+  }
+
+  void tokenize() {
+    TokenizeRequest wanted;
+    wanted.api =
+        facts_.kind == RequestKind::kChat ? TokenizedApi::kChatCompletions : TokenizedApi::kCompletions;
+    wanted.body = request_.body;
+    wanted.model = facts_.model;
+    auto call = planner_.parts_.tokenizer->tokenize(
+        std::move(wanted),
+        [self = shared_from_this()](TokenizeResult result) { self->on_tokens(std::move(result)); });
+    if (!call) return;
+    {
+      const std::lock_guard lock(mutex_);
+      if (done_) {
+        call_ = std::move(call);
+        return;
+      }
+    }
+    call->cancel();  // the client left meanwhile, or the answer came
+  }
+
+  void on_tokens(TokenizeResult result) {
+    if (auto* prompts = std::get_if<TokenizedPrompts>(&result)) {
+      prompts_ = std::move(*prompts);
+      book();
+      return;
+    }
+    const auto& failure = std::get<TokenizeFailure>(result);
+    if (failure.error != TokenizeError::kCancelled) planner_.tokenizer_failures_.fetch_add(1, kRelaxed);
+    if (config().tokenizer_fallback == TokenizerFallback::kError) {
+      refuse(error_of(failure.error));
+      return;
+    }
+    book();
+  }
+
+  Prompt prompt() {
+    if (facts_.kind == RequestKind::kAny) return SizedPrompt{1};
+    TokenPrompt tokens;
+    tokens.cache_salt = salt();
+    if (!is_known_model()) tokens.lora_name = facts_.model;
+    if (facts_.kind == RequestKind::kTokens && !facts_.token_ids.empty()) {
+      tokens.token_ids = facts_.token_ids;
+      return tokens;
+    }
+    if (prompts_ && !prompts_->empty()) {
+      if (prompts_->size() == 1 && !prompts_->front().token_ids.empty()) {
+        media_ = media_by_block(prompts_->front().media, config().block_size);
+        tokens.token_ids = prompts_->front().token_ids;
+        tokens.media = media_;
+        return tokens;
+      }
+      std::uint64_t total = 0;
+      for (const auto& each : *prompts_) total += each.token_ids.size();
+      if (total > 0) return SizedPrompt{total};
+    }
+    return SizedPrompt{facts_.estimated_tokens()};
+  }
+
+  bool injects_salt() const {
+    return config().inject_cache_salt && facts_.can_take_salt && !facts_.tenant.empty();
+  }
+  std::string salt() const {
+    return injects_salt() ? std::string(kTenantSalt) + facts_.tenant : facts_.cache_salt;
+  }
+
+  SelectRequest select_request() {
+    SelectRequest request;
+    request.model_name = config().model_name;
+    request.prompt = prompt();
+    request.tie_seed = facts_.request_id.empty() ? plan_id_ : facts_.request_id;
+    request.expected_output_tokens = facts_.expected_output_tokens;
+    request.priority_jump = facts_.priority_jump;
+    request.strict_priority = facts_.strict_priority;
+    request.policy_class = facts_.policy_class;
+    if (facts_.first_token_goal) request.queue_deadline = planner_.parts_.clock() + *facts_.first_token_goal;
+    request.explain = telemetry::log_enabled(Level::debug);
+    return request;
+  }
+  SelectRequest destination_request() {
+    SelectRequest request = select_request();
+    request.allowed_workers = allowed_;
+    if (config().session_affinity && !facts_.session_id.empty()) {
+      request.session = SessionRef{.session_id = facts_.session_id};
+    }
+    return request;
+  }
+
+  bool wants_prefill() const {
+    return planner_.parts_.selectors.is_paired() && facts_.kind != RequestKind::kAny;
+  }
+
+  void book() {
+    plan_id_ = hex_id(planner_.parts_.random(), planner_.parts_.random());
+    auto plan = planner_.parts_.ledger->open(plan_id_);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!done_) return;  // the client left; the plan goes with its last owner
+      plan_ = plan;
+    }
+    const Selectors& selectors = planner_.parts_.selectors;
+    std::vector<Plan::Wish> round;
+    round.push_back(
+        {.leg = Leg::kDestination, .service = selectors.destination, .request = destination_request()});
+    const bool decide_later = wants_prefill() && config().conditional_disaggregation;
+    if (wants_prefill() && !decide_later) round.push_back(prefill_wish());
+    note_deadline(round.front().request);
+    plan->reserve(std::move(round), [self = shared_from_this(), decide_later](BookingOutcome outcome) {
+      self->on_booked(std::move(outcome), decide_later);
+    });
+  }
+
+  Plan::Wish prefill_wish() {
+    return {.leg = Leg::kPrefill,
+            .service = planner_.parts_.selectors.prefill,
+            .request = select_request(),
+            .may_lack_workers = config().on_no_prefill == OnNoPrefill::kDecodeOnly};
+  }
+
+  void note_deadline(const SelectRequest& request) {
+    if (request.queue_deadline && planner_.parts_.wake_by) planner_.parts_.wake_by(*request.queue_deadline);
+  }
+
+  void on_booked(BookingOutcome outcome, bool decide_now) {
+    if (outcome) {
+      finish(refusal_of(outcome->error, outcome->leg == Leg::kPrefill));
+      return;
+    }
+    std::shared_ptr<Plan> plan;
+    {
+      const std::lock_guard lock(mutex_);
+      plan = plan_;
+    }
+    if (!plan) return;
+    if (decide_now && !is_short(*plan)) {
+      std::vector<Plan::Wish> round;
+      round.push_back(prefill_wish());
+      plan->reserve(std::move(round), [self = shared_from_this()](BookingOutcome prefill) {
+        self->on_booked(std::move(prefill), false);
+      });
+      return;
+    }
+    answer(plan);
+  }
+
+  // Too few uncached tokens on the chosen worker for a handoff to pay.
+  bool is_short(const Plan& plan) const {
+    const auto booked = plan.booking(Leg::kDestination);
+    if (!booked) return true;
+    const SelectionFacts& facts = booked->facts;
+    const std::uint64_t cached = std::min(facts.overlap.disk, facts.isl_tokens);
+    return facts.isl_tokens - cached < config().conditional_isl_threshold;
+  }
+
+  void answer(const std::shared_ptr<Plan>& plan) {
+    const auto destination = plan->booking(Leg::kDestination);
+    const auto prefill = plan->booking(Leg::kPrefill);
+    const auto view = planner_.parts_.directory->view();
+    const auto is_there = [&](const std::shared_ptr<const Selection>& booked) {
+      return booked->worker && view->workers.contains(booked->facts.rank.worker);
+    };
+    if (!destination || !is_there(destination) || (prefill && !is_there(prefill))) {
+      refuse(EppError::no_ready_endpoint);
+      return;
+    }
+    log_explanation(plan->id(), Leg::kDestination, *destination);
+    if (prefill) log_explanation(plan->id(), Leg::kPrefill, *prefill);
+    if (wants_prefill() && !prefill) planner_.decode_only_.fetch_add(1, kRelaxed);
+
+    PlannedRequest planned{.route = {}, .plan = plan, .kind = facts_.kind, .streams = facts_.streams};
+    RouteAnswer& route = planned.route;
+    route.destination = destination->worker->spec.endpoint;
+    if (prefill) route.set_headers.emplace_back(kPrefillHeader, prefill->worker->spec.endpoint);
+    if (destination->worker->spec.data_parallel_size > 1) {
+      const auto name = planner_.parts_.selectors.is_paired() ? kRankHeader : kEngineRankHeader;
+      route.set_headers.emplace_back(name, std::to_string(destination->facts.rank.rank));
+    }
+    if (prefill && prefill->worker->spec.data_parallel_size > 1) {
+      route.set_headers.emplace_back(kPrefillRankHeader, std::to_string(prefill->facts.rank.rank));
+    }
+    if (injects_salt()) {
+      route.replaced_body = std::make_shared<const std::string>(with_cache_salt(*request_.body, salt()));
+    }
+    finish(std::move(planned));
+  }
+
+  void refuse(EppError error) { finish(Refusal{.error = error, .message = {}}); }
+
+  void finish(PlanResult result) {
+    PlanCallback done;
+    std::shared_ptr<Plan> plan;
+    {
+      const std::lock_guard lock(mutex_);
+      done = std::exchange(done_, nullptr);
+      plan = std::move(plan_);
+      call_.reset();
+    }
+    leave();
+    // Also when the client left: then the result is not wanted.
+    if (!done || std::holds_alternative<Refusal>(result)) {
+      if (plan) plan->close();
+    }
+    request_.body.reset();
+    if (done) done(std::move(result));
+  }
+
+  RequestPlanner& planner_;
+  ReceivedRequest request_;
+  RequestFacts facts_;
+  std::optional<std::vector<WorkerId>> allowed_;
+  TokenizedPrompts prompts_;
+  std::vector<BlockMedia> media_;
+  std::string plan_id_;
+  std::atomic<bool> holds_permit_{false};
+
+  std::mutex mutex_;  // of what cancel() meets
+  PlanCallback done_;
+  std::unique_ptr<TokenizeCall> call_;
+  std::shared_ptr<Plan> plan_;
+};
+
+RequestPlanner::RequestPlanner(const PlanningConfig& config, Parts parts)
+    : config_(config), parts_(std::move(parts)) {}
+
+std::shared_ptr<PlanningRun> RequestPlanner::plan(ReceivedRequest request, PlanCallback done) {
+  auto run = std::make_shared<Run>(*this, std::move(request), std::move(done));
+  run->begin();
+  return run;
+}
+
+PlannerCounts RequestPlanner::counts() const {
+  return {.requests = requests_.load(kRelaxed),
+          .refused_inflight = refused_inflight_.load(kRelaxed),
+          .tokenizer_failures = tokenizer_failures_.load(kRelaxed),
+          .decode_only = decode_only_.load(kRelaxed)};
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,204 @@
+#include "epp/server/ext_proc_server.hpp"
+
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "epp/server/certificate.hpp"
+#include "epp/server/ext_proc_call.hpp"
+#include "epp/server/health_names.hpp"
+#include "handoff/epp/v1/introspection.grpc.pb.h"
+
+namespace handoff::epp {
+namespace {
+
+using envoy::service::ext_proc::v3::ExternalProcessor;
+
+constexpr unsigned kCertificateCheckSeconds = 1;
+// Streams that may begin before the queue's thread looks again.
+constexpr int kListeningCalls = 16;
+// Beyond the body limit there is room for what else a message holds.
+constexpr std::uint64_t kMessageSlack = 1ULL << 20;
+constexpr std::uint64_t kLeastMessageLimit = 64ULL << 20;
+
+class Introspection final : public handoff::epp::v1::Introspection::CallbackService {
+ public:
+  explicit Introspection(std::function<std::string()> report) : report_(std::move(report)) {}
+  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context, const v1::ReportRequest*,
+                                   v1::ReportReply* reply) override {
+    reply->set_json(report_());
+    auto* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+ private:
+  const std::function<std::string()> report_;
+};
+
+std::string address_of(const std::string& bind, std::uint16_t port) {
+  const bool is_v6 = bind.find(':') != std::string::npos && bind.front() != '[';
+  return (is_v6 ? "[" + bind + "]" : bind) + ":" + std::to_string(port);
+}
+
+std::shared_ptr<grpc::ServerCredentials> credentials_of(const ExtProcServerOptions& options) {
+  if (!options.secure) return grpc::InsecureServerCredentials();
+  if (options.certificate_path.empty()) {
+    const PemCertificate made = make_self_signed_certificate();
+    grpc::SslServerCredentialsOptions ssl(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+    ssl.pem_key_cert_pairs.push_back({made.private_key, made.certificate});
+    return grpc::SslServerCredentials(ssl);
+  }
+  auto provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+      options.key_path, options.certificate_path, kCertificateCheckSeconds);
+  grpc::experimental::TlsServerCredentialsOptions tls(provider);
+  tls.watch_identity_key_cert_pairs();
+  tls.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  return grpc::experimental::TlsServerCredentials(tls);
+}
+
+// What gateways need of a connection: their own pings are no attack, and a port belongs to one process.
+void set_up_connections(grpc::ServerBuilder& builder) {
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
+}
+
+void set_health(grpc::Server& server, bool ready) {
+  auto* health = server.GetHealthCheckService();
+  if (health == nullptr) return;
+  for (const char* name : kReadinessNames) health->SetServingStatus(name, ready);
+  health->SetServingStatus(kLivenessName, true);
+}
+
+}  // namespace
+
+class ExtProcServer::Impl {
+ public:
+  Impl(ExtProcServerOptions options, const LifeServices& life) : options_(std::move(options)) {
+    // Health first: the ports of a program that doesn't start are of no use to anybody.
+    grpc::EnableDefaultHealthCheckService(true);
+    start_health();
+    start_ext_proc(life);
+  }
+  ~Impl() { stop(std::chrono::milliseconds(0)); }
+
+  std::uint16_t port() const { return static_cast<std::uint16_t>(port_); }
+  std::uint16_t health_port() const { return static_cast<std::uint16_t>(health_port_); }
+  std::size_t open_streams() const { return open_streams_.load(std::memory_order_relaxed); }
+
+  void set_ready(bool ready) {
+    set_health(*server_, ready);
+    set_health(*health_server_, ready);
+  }
+
+  void stop(std::chrono::milliseconds patience) {
+    if (std::exchange(stopped_, true)) return;
+    // The queues go on meanwhile, so open streams can end.
+    server_->Shutdown(std::chrono::system_clock::now() + patience);
+    // A call that ends still needs its queue.
+    for (std::size_t left = live_calls_; left != 0; left = live_calls_) live_calls_.wait(left);
+    for (auto& queue : queues_) queue->Shutdown();
+    for (auto& thread : threads_) thread.join();
+    health_server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+ private:
+  void start_health() {
+    grpc::ServerBuilder builder;
+    set_up_connections(builder);
+    builder.AddListeningPort(address_of(options_.bind, options_.health_port),
+                             grpc::InsecureServerCredentials(), &health_port_);
+    if (options_.report) {
+      introspection_ = std::make_unique<Introspection>(options_.report);
+      builder.RegisterService(introspection_.get());
+    }
+    health_server_ = builder.BuildAndStart();
+    require_port(health_server_, health_port_, options_.health_port, "DYN_EPP_GRPC_HEALTH_PORT");
+    set_health(*health_server_, false);
+  }
+
+  void start_ext_proc(const LifeServices& life) {
+    grpc::ServerBuilder builder;
+    set_up_connections(builder);
+    builder.AddListeningPort(address_of(options_.bind, options_.port), credentials_of(options_), &port_);
+    builder.RegisterService(&service_);
+    const auto message_limit = std::max(options_.limits.max_request_body + kMessageSlack, kLeastMessageLimit);
+    builder.SetMaxReceiveMessageSize(
+        static_cast<int>(std::min<std::uint64_t>(message_limit, std::numeric_limits<int>::max())));
+    builder.SetMaxSendMessageSize(-1);
+    for (std::size_t i = 0; i < options_.threads; ++i) queues_.push_back(builder.AddCompletionQueue());
+    server_ = builder.BuildAndStart();
+    require_port(server_, port_, options_.port, "DYN_EPP_GRPC_PORT");
+    set_health(*server_, false);
+    for (auto& queue : queues_) {
+      hosts_.push_back(
+          std::make_unique<CallHost>(CallHost{.service = &service_,
+                                              .queue = queue.get(),
+                                              .limits = &options_.limits,
+                                              .life = &life,
+                                              .retry_after_secs = options_.retry_after_secs,
+                                              .request_body_timeout = options_.request_body_timeout,
+                                              .open_streams = &open_streams_,
+                                              .live_calls = &live_calls_}));
+      for (int i = 0; i < kListeningCalls; ++i) ExtProcCall::listen(*hosts_.back());
+      threads_.emplace_back([host = hosts_.back().get()] { run(*host); });
+    }
+  }
+
+  static void run(CallHost& host) {
+    void* tag = nullptr;
+    bool ok = false;
+    while (host.queue->Next(&tag, &ok)) ExtProcCall::on_event(tag, ok);
+  }
+
+  void require_port(const std::unique_ptr<grpc::Server>& server, int port, std::uint16_t wanted,
+                    const char* setting) {
+    if (server != nullptr && port != 0) return;
+    throw std::runtime_error("cannot listen on " + address_of(options_.bind, wanted) + " (" + setting + ")");
+  }
+
+  ExtProcServerOptions options_;
+  ExternalProcessor::AsyncService service_;
+  std::unique_ptr<Introspection> introspection_;
+  std::unique_ptr<grpc::Server> health_server_;
+  std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::unique_ptr<grpc::Server> server_;
+  std::vector<std::unique_ptr<CallHost>> hosts_;
+  std::vector<std::thread> threads_;
+  std::atomic<std::size_t> open_streams_{0};
+  std::atomic<std::size_t> live_calls_{0};
+  int port_ = 0;
+  int health_port_ = 0;
+  bool stopped_ = false;
+};
+
+ExtProcServer::ExtProcServer(ExtProcServerOptions options, const LifeServices& life)
+    : impl_(std::make_unique<Impl>(std::move(options), life)) {}
+ExtProcServer::~ExtProcServer() = default;
+std::uint16_t ExtProcServer::port() const {
+  return impl_->port();
+}
+std::uint16_t ExtProcServer::health_port() const {
+  return impl_->health_port();
+}
+std::size_t ExtProcServer::open_streams() const {
+  return impl_->open_streams();
+}
+void ExtProcServer::set_ready(bool ready) {
+  impl_->set_ready(ready);
+}
+void ExtProcServer::stop(std::chrono::milliseconds patience) {
+  impl_->stop(patience);
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,144 @@
+#include "epp/server/picker.hpp"
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "epp/selection/index_overlap_source.hpp"
+#include "epp/selection/kv_feed_subscriptions.hpp"
+
+namespace handoff::epp {
+namespace {
+
+constexpr std::size_t kPlansInReport = 1000;
+
+SelectorConfig selector_config(const EppConfig& config, SelectorRole role) {
+  const RouterSettings& router = config.router;
+  SelectorConfig selector = SelectorConfig::for_role(role);
+  selector.cost = router.cost;
+  selector.use_kv_events = config.planning.use_kv_events;
+  selector.track_output_blocks = router.track_output_blocks;
+  selector.router_queue_threshold = router.queue_threshold;
+  selector.router_queue_policy = router.queue_policy;
+  selector.router_ttl = std::chrono::seconds(router.ttl_secs);
+  selector.active_request_expiry = std::chrono::seconds(router.active_request_expiry_secs);
+  // A session belongs where its answers are made.
+  if (role != SelectorRole::kPrefill) {
+    selector.affinity.mode = router.affinity;
+    selector.affinity.ttl = std::chrono::seconds(router.affinity_ttl_secs);
+  }
+  // Whether a prompt is short for a decode worker depends on what that worker has cached.
+  if (role == SelectorRole::kDecode && config.planning.conditional_disaggregation) {
+    selector.options.use_overlap = true;
+  }
+  return selector;
+}
+
+std::unique_ptr<SelectionService> make_selector(const EppConfig& config, SelectorRole role) {
+  const SelectorConfig selector = selector_config(config, role);
+  SelectionEnvironment environment = system_environment();
+  if (selector.options.use_overlap) {
+    environment.overlap_source = index_overlap_sources(
+        selector, BlockIndexOptions{}, kv_feed_subscriptions(config.router.event_threads, environment.clock));
+  }
+  auto service = SelectionService::create(selector, std::move(environment));
+  if (!service)
+    throw std::runtime_error(std::string(to_string(role)) + " selector: " + service.error().message);
+  return std::move(service).value();
+}
+
+nlohmann::json selector_report(const SelectionService& service, const WorkerDirectory::View& view) {
+  nlohmann::json workers = nlohmann::json::array();
+  for (const auto& partition : service.loads()) {
+    for (const WorkerLoad& load : partition.loads) {
+      const auto known = view.workers.find(load.rank.worker);
+      workers.push_back({{"name", known == view.workers.end() ? "" : known->second.name},
+                         {"rank", load.rank.rank},
+                         {"active_prefill_tokens", load.active_prefill_tokens},
+                         {"active_decode_blocks", load.active_decode_blocks},
+                         {"active_requests", load.active_requests}});
+    }
+  }
+  const SelectionStats stats = service.stats();
+  const Readiness readiness = service.ready();
+  return {{"role", to_string(service.config().role)},
+          {"schedulable_workers", readiness.schedulable_workers},
+          {"workers", workers},
+          {"live_reservations", stats.live_reservations},
+          {"waiting", stats.waiting},
+          {"bookings", stats.bookings},
+          {"freed", stats.freed},
+          {"orphans_expired", stats.orphans_expired},
+          {"tracked_blocks", stats.tracked_blocks},
+          {"kv_problems", service.kv_problems()}};
+}
+
+}  // namespace
+
+Picker::Picker(const EppConfig& config, Tokenizer* tokenizer) : config_(config) {
+  const bool paired = config.topology == TopologyMode::kDisaggregated;
+  if (paired) prefill_ = make_selector(config, SelectorRole::kPrefill);
+  destination_ = make_selector(config, paired ? SelectorRole::kDecode : SelectorRole::kAggregated);
+  const Selectors selectors{.prefill = prefill_.get(), .destination = destination_.get()};
+  directory_ = std::make_unique<WorkerDirectory>(config.planning, selectors);
+
+  std::vector<SelectionService*> services{destination_.get()};
+  if (paired) services.push_back(prefill_.get());
+  housekeeping_ = std::make_unique<Housekeeping>(std::move(services));
+
+  const SelectionEnvironment environment = system_environment();
+  planner_ = std::make_unique<RequestPlanner>(
+      config.planning,
+      RequestPlanner::Parts{.selectors = selectors,
+                            .directory = directory_.get(),
+                            .ledger = &ledger_,
+                            .tokenizer = tokenizer,
+                            .clock = environment.clock,
+                            .random = environment.random,
+                            .wake_by = [this](SteadyTime when) { housekeeping_->wake_by(when); }});
+  life_ = {.config = &config.planning,
+           .planner = planner_.get(),
+           .directory = directory_.get(),
+           .rates = &rates_,
+           .housekeeping = housekeeping_.get(),
+           .clock = environment.clock};
+}
+
+Picker::~Picker() {
+  destination_->shutdown();
+  if (prefill_) prefill_->shutdown();
+}
+
+std::string Picker::report() const {
+  const auto view = directory_->view();
+  nlohmann::json selectors = nlohmann::json::array();
+  if (prefill_) selectors.push_back(selector_report(*prefill_, *view));
+  selectors.push_back(selector_report(*destination_, *view));
+  nlohmann::json plans = nlohmann::json::array();
+  for (const auto& line : ledger_.list(kPlansInReport)) {
+    plans.push_back({{"id", line.id}, {"state", to_string(line.state)}});
+  }
+  const PlanCounts counts = ledger_.counts();
+  const PlannerCounts planner = planner_->counts();
+  const nlohmann::json report = {
+      {"ready", ready()},
+      {"selectors", selectors},
+      {"excluded", directory_->excluded()},
+      {"plans", plans},
+      {"open_plans", ledger_.open_plans()},
+      {"planning", planner_->in_flight()},
+      {"buffered_bytes",
+       config_.limits.buffered_bytes != nullptr ? config_.limits.buffered_bytes->load() : 0},
+      {"counts",
+       {{"requests", planner.requests},
+        {"refused_inflight", planner.refused_inflight},
+        {"tokenizer_failures", planner.tokenizer_failures},
+        {"decode_only", planner.decode_only},
+        {"published", counts.published},
+        {"compensated", counts.compensated},
+        {"moved", counts.moved}}}};
+  return report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace handoff::epp

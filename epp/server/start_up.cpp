@@ -1,0 +1,37 @@
+#include "epp/server/start_up.hpp"
+
+#include "shared/config/option_table.hpp"
+
+namespace handoff::epp {
+namespace {
+
+constexpr const char* kProgram = "handoff-epp";
+
+}  // namespace
+
+StartUp read_settings(const std::vector<std::string>& arguments, const config::Environment& environment,
+                      EppConfig& config) {
+  config::OptionTable table({"DYN_EPP_", "DYN_ROUTER_"});
+  declare_options(table, config);
+  const auto parsed = table.parse(arguments, environment);
+  StartUp result;
+  result.warnings = parsed.warnings;
+  if (parsed.request == config::Request::help) {
+    result.what = StartUp::What::print_and_exit;
+    result.text = table.help_text(kProgram);
+  } else if (parsed.request == config::Request::version) {
+    result.what = StartUp::What::print_and_exit;
+    result.text = std::string(kProgram) + " " + HANDOFF_VERSION + "\n";
+  } else if (!parsed.ok()) {
+    result.what = StartUp::What::refuse;
+    result.text = std::string(kProgram) + ": cannot start:\n";
+    for (const auto& problem : parsed.problems) result.text += "  " + problem + "\n";
+    result.text += "See " + std::string(kProgram) + " --help.\n";
+  } else if (parsed.request == config::Request::print_config) {
+    result.what = StartUp::What::print_and_exit;
+    result.text = table.print_config();
+  }
+  return result;
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,157 @@
+"""The whole path: client, real Envoy, Endpoint Picker, decode sidecar, two mock engines."""
+
+import contextlib
+import json
+import os
+import pathlib
+import sys
+
+import envoy_process
+import pytest
+from epp_process import Epp
+from harness.http_client import Connection, chunked, wire
+from harness.limits import wait_until
+from harness.sidecar import BIN, Sidecar
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "mock_engine"))
+import mock_engine_client  # noqa: E402
+
+MOCK = os.environ.get("HANDOFF_MOCK_ENGINE", str(BIN / "handoff-mock-engine"))
+JSON = ("Content-Type", "application/json")
+pytestmark = pytest.mark.skipif(envoy_process.PROGRAM is None, reason="no envoy")
+
+
+class Stack:
+    def __init__(self, stack, settings):
+        self.prefill = stack.enter_context(mock_engine_client.MockEngine("--role", "producer", binary=MOCK))
+        self.decode = stack.enter_context(mock_engine_client.MockEngine("--role", "consumer", binary=MOCK))
+        self.sidecar = stack.enter_context(Sidecar(self.decode.port))
+        self.epp = Epp({"DYN_SECURE_SERVING": "true", **settings})
+        stack.callback(self.epp.stop)
+        self.epp.endpoint("p0", self.prefill.port, "prefill")
+        self.epp.endpoint("d0", self.sidecar.port, "decode")
+        self.epp.tell("synced", 1)
+        self.envoy = envoy_process.Envoy(self.epp.port)
+        stack.callback(self.envoy.stop)
+
+    def connect(self):
+        return Connection(self.envoy.port)
+
+    def start(self, body, path="/v1/completions", headers=()):
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        connection = self.connect()
+        connection.send(wire("POST", path, [JSON, *headers], body))
+        return connection
+
+    def post(self, *arguments, **how):
+        with self.start(*arguments, **how) as connection:
+            return connection.read_response("POST")
+
+    def wait_tidy(self):
+        self.epp.wait_tidy()
+        self.decode.wait(requests=0, blocks_free="all", leases=0)
+        self.prefill.wait(requests=0, blocks_free="all", leases=0)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with contextlib.ExitStack() as stack:
+        yield Stack(stack, {})
+
+
+@pytest.fixture
+def stack(shared):
+    for engine in (shared.prefill, shared.decode):
+        engine.control("POST", "/mock/reset")
+    spurious = shared.envoy.counter("spurious_msgs_received")
+    yield shared
+    shared.epp.tell("tokenizer", "answer")
+    for engine in (shared.prefill, shared.decode):
+        engine.control("DELETE", "/mock/faults")
+    shared.wait_tidy()
+    assert shared.envoy.counter("spurious_msgs_received") == spurious
+
+
+def prompt(**members):
+    return {"prompt": "a prompt of some words", "max_tokens": 8, **members}
+
+
+def test_whole_answer(stack):
+    reply = stack.post(prompt())
+    assert reply.status == 200, reply
+    assert json.loads(reply.body)["choices"]
+    assert [entry["target"] for entry in stack.prefill.control("GET", "/mock/requests").json["requests"]
+            if entry["target"] != "/health"] == ["/v1/completions"]
+
+
+def test_streamed_answer(stack):
+    reply = stack.post(prompt(stream=True))
+    assert reply.status == 200
+    assert reply.body.endswith(b"data: [DONE]\n\n")
+
+
+def test_long_prompt(stack):
+    reply = stack.post(prompt(filler="x" * 5_000_000))
+    assert reply.status == 200, reply
+
+
+def test_chunked_request(stack):
+    body = json.dumps(prompt()).encode()
+    with stack.connect() as connection:
+        connection.send(wire("POST", "/v1/completions", [JSON, ("Transfer-Encoding", "chunked")]) +
+                        chunked([body[:10], body[10:]]))
+        assert connection.read_response("POST").status == 200
+
+
+def test_request_without_body(stack):
+    with stack.connect() as connection:
+        connection.send(wire("GET", "/v1/models"))
+        assert connection.read_response().status == 200
+
+
+def test_client_cannot_choose_the_prefill_engine(stack):
+    reply = stack.post(prompt(), headers=[("x-prefiller-host-port", "127.0.0.1:1"),
+                                          ("x-gateway-destination-endpoint", "127.0.0.1:1")])
+    assert reply.status == 200
+
+
+def test_client_leaves_while_tokens_are_waited_for(stack):
+    stack.epp.tell("tokenizer", "hold")
+    connection = stack.start(prompt(), path="/v1/chat/completions")
+    wait_until(lambda: stack.epp.report()["planning"] == 1)
+    connection.close()
+    stack.epp.wait_tidy()
+
+
+def test_client_leaves_during_the_answer(stack):
+    connection = stack.start(prompt(stream=True, max_tokens=100_000))
+    head = connection.read_head()
+    assert head.status == 200
+    connection.read_chunk(head)
+    assert not stack.epp.is_tidy()
+    connection.close()
+    stack.wait_tidy()
+
+
+def test_errors_of_the_endpoint_picker_reach_the_client(stack):
+    stack.epp.tell("remove", "p0")
+    reply = stack.post(prompt())
+    assert reply.status == 503
+    assert json.loads(reply.body)["error"]["code"] == "no_ready_endpoint"
+    assert reply.header("retry-after") == "1"
+    stack.epp.endpoint("p0", stack.prefill.port, "prefill")
+
+
+def test_errors_of_the_engine_reach_the_client(stack):
+    reply = stack.post(b"{}")
+    assert 400 <= reply.status < 500
+
+
+def test_endpoint_that_does_not_listen(stack):
+    stack.epp.endpoint("d0", stack.sidecar.port, "decode", ready=False)
+    stack.epp.endpoint("d9", 1, "decode")
+    reply = stack.post(prompt())
+    assert reply.status == 503
+    stack.epp.tell("remove", "d9")
+    stack.epp.endpoint("d0", stack.sidecar.port, "decode")
+    assert stack.post(prompt()).status == 200

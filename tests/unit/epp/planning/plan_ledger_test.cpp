@@ -1,0 +1,236 @@
+#include "epp/planning/plan_ledger.hpp"
+
+#include "planning_fixture.hpp"
+
+namespace handoff::epp {
+namespace {
+
+class PlanLedgerTest : public PlanningFixture {
+ protected:
+  static SelectRequest request(std::uint64_t tokens = 160) {
+    SelectRequest made;
+    made.model_name = "m";
+    made.prompt = SizedPrompt{tokens};
+    return made;
+  }
+  std::vector<Plan::Wish> pair(bool may_lack_prefill = false) {
+    std::vector<Plan::Wish> round(2);
+    round[0] = {.leg = Leg::kDestination, .service = destination.get(), .request = request()};
+    round[1] = {.leg = Leg::kPrefill,
+                .service = prefill.get(),
+                .request = request(),
+                .may_lack_workers = may_lack_prefill};
+    return round;
+  }
+  std::function<void(BookingOutcome)> note() {
+    return [this](BookingOutcome outcome) {
+      ++answers;
+      failure = std::move(outcome);
+    };
+  }
+  // One prefill worker that is busy: the next prefill booking waits.
+  void start_with_busy_prefill() {
+    prefill_queue_threshold = 0.5;
+    config.max_num_batched_tokens = 100;
+    start();
+    add_prefill("p", 1);
+    add_decode("d", 2);
+    busy = ledger.open("busy");
+    std::vector<Plan::Wish> round(1);
+    round[0] = {.leg = Leg::kPrefill, .service = prefill.get(), .request = request()};
+    busy->reserve(std::move(round), [](BookingOutcome) {});
+    ASSERT_EQ(live(prefill), 1U);
+  }
+
+  int answers = 0;
+  BookingOutcome failure;
+  std::shared_ptr<Plan> busy;
+};
+
+TEST_F(PlanLedgerTest, BooksBothLegsUnderOneId) {
+  start();
+  add_prefill("p", 1);
+  add_decode("d", 2);
+  const auto plan = ledger.open("x");
+  plan->reserve(pair(), note());
+  EXPECT_EQ(answers, 1);
+  EXPECT_FALSE(failure);
+  EXPECT_EQ(plan->state(), PlanState::kReserved);
+  EXPECT_EQ(plan->booking(Leg::kPrefill)->selection_id, "x/prefill");
+  EXPECT_EQ(plan->booking(Leg::kDestination)->selection_id, "x/destination");
+  EXPECT_EQ(prefill_tokens(), 160U);
+  EXPECT_EQ(decode_blocks(), 10U);
+  EXPECT_TRUE(plan->publish());
+  EXPECT_FALSE(plan->publish());
+  EXPECT_TRUE(plan->release_prefill());
+  EXPECT_FALSE(plan->release_prefill());
+  EXPECT_EQ(prefill_tokens(), 0U);
+  EXPECT_EQ(decode_blocks(), 10U);
+  EXPECT_EQ(plan->booking(Leg::kPrefill), nullptr);
+  EXPECT_TRUE(plan->close());
+  EXPECT_FALSE(plan->close());
+  EXPECT_EQ(decode_blocks(), 0U);
+  EXPECT_EQ(live(destination), 0U);
+  EXPECT_EQ(ledger.open_plans(), 0U);
+  EXPECT_EQ(ledger.counts().compensated, 0U);
+}
+
+TEST_F(PlanLedgerTest, FreesTheDestinationWhenThereIsNoPrefillWorker) {
+  start();
+  add_decode("d", 2);
+  const auto plan = ledger.open("x");
+  plan->reserve(pair(), note());
+  EXPECT_EQ(answers, 1);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->leg, Leg::kPrefill);
+  EXPECT_EQ(failure->error.code, SelectionErrorCode::kNotReady);
+  EXPECT_EQ(plan->state(), PlanState::kClosed);
+  EXPECT_EQ(live(destination), 0U);
+  EXPECT_FALSE(plan->publish());
+  EXPECT_EQ(ledger.counts().compensated, 1U);
+}
+
+TEST_F(PlanLedgerTest, DoesNotBookPrefillWhenThereIsNoDestination) {
+  start();
+  add_prefill("p", 1);
+  const auto plan = ledger.open("x");
+  plan->reserve(pair(), note());
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->leg, Leg::kDestination);
+  EXPECT_EQ(live(prefill), 0U);
+  EXPECT_EQ(prefill->stats().bookings, 0U);
+}
+
+TEST_F(PlanLedgerTest, GoesOnWithoutPrefillWhereThatIsAllowed) {
+  start();
+  add_decode("d", 2);
+  const auto plan = ledger.open("x");
+  plan->reserve(pair(true), note());
+  EXPECT_EQ(answers, 1);
+  EXPECT_FALSE(failure);
+  EXPECT_EQ(plan->state(), PlanState::kReserved);
+  EXPECT_EQ(plan->booking(Leg::kPrefill), nullptr);
+  EXPECT_NE(plan->booking(Leg::kDestination), nullptr);
+}
+
+TEST_F(PlanLedgerTest, WaitsForBothLegs) {
+  start_with_busy_prefill();
+  const auto plan = ledger.open("x");
+  plan->reserve(pair(), note());
+  EXPECT_EQ(answers, 0);
+  EXPECT_EQ(plan->state(), PlanState::kReserving);
+  EXPECT_FALSE(plan->publish()) << "half a plan";
+  busy->close();
+  EXPECT_EQ(answers, 1);
+  EXPECT_EQ(plan->state(), PlanState::kReserved);
+}
+
+TEST_F(PlanLedgerTest, CancelsTheWaitingLegAndFreesTheOther) {
+  start_with_busy_prefill();
+  const auto plan = ledger.open("x");
+  plan->reserve(pair(), note());
+  EXPECT_EQ(live(destination), 1U);
+  EXPECT_TRUE(plan->close());
+  EXPECT_EQ(answers, 0) << "whoever closes needs no answer";
+  EXPECT_EQ(live(destination), 0U);
+  EXPECT_EQ(prefill->stats().waiting, 0U);
+  busy->close();
+  EXPECT_EQ(live(prefill), 0U);
+}
+
+TEST_F(PlanLedgerTest, FailsAsAWholeAtTheDeadlineOfOneLeg) {
+  start_with_busy_prefill();
+  const auto plan = ledger.open("x");
+  auto round = pair();
+  round[1].request.queue_deadline = now + std::chrono::seconds(1);
+  plan->reserve(std::move(round), note());
+  EXPECT_EQ(answers, 0);
+  now += std::chrono::seconds(2);
+  prefill->maintain();
+  EXPECT_EQ(answers, 1);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->error.code, SelectionErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(live(destination), 0U);
+}
+
+TEST_F(PlanLedgerTest, ClosesWhenItsLastOwnerGoes) {
+  start();
+  add_prefill("p", 1);
+  add_decode("d", 2);
+  {
+    const auto plan = ledger.open("x");
+    plan->reserve(pair(), note());
+    EXPECT_EQ(ledger.list(10).size(), 1U);
+  }
+  EXPECT_EQ(live(prefill), 0U);
+  EXPECT_EQ(live(destination), 0U);
+  EXPECT_TRUE(ledger.list(10).empty());
+  EXPECT_EQ(ledger.counts().compensated, 1U);
+}
+
+TEST_F(PlanLedgerTest, OutlivesAWorkerThatLeaves) {
+  start();
+  add_prefill("p", 1);
+  add_decode("d", 2);
+  const auto plan = ledger.open("x");
+  plan->reserve(pair(), note());
+  EXPECT_TRUE(plan->publish());
+  directory->on_endpoint_removed("d");
+  directory->on_endpoint_removed("p");
+  EXPECT_EQ(live(prefill), 0U);
+  EXPECT_TRUE(plan->release_prefill());
+  plan->on_output(100);
+  EXPECT_TRUE(plan->close());
+  EXPECT_EQ(live(destination), 0U);
+}
+
+TEST_F(PlanLedgerTest, CountsOutput) {
+  start();
+  add_prefill("p", 1);
+  add_decode("d", 2);
+  const auto plan = ledger.open("x");
+  plan->reserve(pair(), note());
+  plan->on_output(160);
+  EXPECT_EQ(decode_blocks(), 20U);
+  plan->close();
+  EXPECT_EQ(decode_blocks(), 0U);
+}
+
+TEST_F(PlanLedgerTest, MovesADestination) {
+  start();
+  add_prefill("p", 1);
+  add_decode("d", 2);
+  const auto plan = ledger.open("x");
+  plan->reserve(pair(), note());
+  plan->publish();
+  add_decode("other", 3);
+  EXPECT_FALSE(plan->move_destination({.worker = 2, .rank = 0})) << "it is there";
+  EXPECT_FALSE(plan->move_destination({.worker = 77, .rank = 0})) << "there is none";
+  EXPECT_EQ(live(destination), 1U);
+  EXPECT_TRUE(plan->move_destination({.worker = 3, .rank = 0}));
+  EXPECT_EQ(plan->booking(Leg::kDestination)->facts.rank.worker, 3U);
+  EXPECT_EQ(live(destination), 1U);
+  EXPECT_EQ(decode_blocks(), 10U);
+  plan->on_output(32);
+  EXPECT_EQ(decode_blocks(), 12U);
+  plan->close();
+  EXPECT_EQ(live(destination), 0U);
+  EXPECT_EQ(decode_blocks(), 0U);
+}
+
+TEST_F(PlanLedgerTest, ReleasesThePromptOfAnAggregatedWorker) {
+  start(false);
+  directory->on_endpoint(endpoint("w", std::nullopt, 5));
+  const auto plan = ledger.open("x");
+  std::vector<Plan::Wish> round(1);
+  round[0] = {.leg = Leg::kDestination, .service = destination.get(), .request = request()};
+  plan->reserve(std::move(round), note());
+  plan->publish();
+  EXPECT_EQ(sum(*destination, &WorkerLoad::active_prefill_tokens), 160U);
+  EXPECT_TRUE(plan->release_prefill());
+  EXPECT_EQ(sum(*destination, &WorkerLoad::active_prefill_tokens), 0U);
+  EXPECT_EQ(decode_blocks(), 10U);
+}
+
+}  // namespace
+}  // namespace handoff::epp

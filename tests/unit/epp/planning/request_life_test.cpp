@@ -1,0 +1,280 @@
+#include "epp/planning/request_life.hpp"
+
+#include "epp/planning/request_planner.hpp"
+#include "planning_fixture.hpp"
+
+namespace handoff::epp {
+namespace {
+
+// Answers when the test says so, with one token per byte.
+class HeldTokenizer final : public Tokenizer {
+ public:
+  std::unique_ptr<TokenizeCall> tokenize(TokenizeRequest request, TokenizeCallback done) override {
+    if (at_once) {
+      done(tokens_of(*request.body));
+      return nullptr;
+    }
+    body = request.body;
+    callback = std::move(done);
+    return std::make_unique<Call>(*this);
+  }
+  void answer() { std::exchange(callback, nullptr)(tokens_of(*body)); }
+
+  static TokenizeResult tokens_of(const std::string& body) {
+    auto prompts = std::make_shared<std::vector<TokenizedPrompt>>(1);
+    for (const char c : body) prompts->front().token_ids.push_back(static_cast<unsigned char>(c));
+    return TokenizedPrompts(std::move(prompts));
+  }
+
+  bool at_once = true;
+  int cancelled = 0;
+  std::shared_ptr<const std::string> body;
+  TokenizeCallback callback;
+
+ private:
+  struct Call final : TokenizeCall {
+    explicit Call(HeldTokenizer& owner) : tokenizer(owner) {}
+    void cancel() override {
+      ++tokenizer.cancelled;
+      if (auto done = std::exchange(tokenizer.callback, nullptr)) {
+        done(TokenizeFailure{TokenizeError::kCancelled, {}});
+      }
+    }
+    HeldTokenizer& tokenizer;
+  };
+};
+
+class RequestLifeTest : public PlanningFixture {
+ protected:
+  void begin() {
+    RequestPlanner::Parts parts;
+    parts.selectors = selectors;
+    parts.directory = directory.get();
+    parts.ledger = &ledger;
+    parts.tokenizer = &tokenizer;
+    parts.clock = [this] { return now; };
+    parts.random = [this] { return ++random; };
+    planner = std::make_unique<RequestPlanner>(config, std::move(parts));
+    services.config = &config;
+    services.planner = planner.get();
+    services.directory = directory.get();
+    services.rates = &rates;
+    services.clock = [this] { return now; };
+    life = std::make_unique<RequestLife>(services, [this] { ++wakes; });
+    stream = std::make_unique<ExtProcStream>(limits, *life);
+    life->attach(*stream);
+  }
+  void start_pair() {
+    start();
+    add_prefill("p", 1);
+    add_decode("d", 2);
+    begin();
+  }
+  void send(
+      std::string body =
+          R"({"model":"m","stream":true,"x":"0123456789012345678901234567890123456789012345678901234567890123"})") {
+    HeaderBlock headers;
+    headers.add(":method", "POST");
+    headers.add(":path", "/v1/chat/completions");
+    stream->on_request_headers(std::move(headers), false, std::nullopt);
+    stream->on_request_body(std::move(body), true);
+  }
+  std::optional<RouteAnswer> route() {
+    auto answer = stream->next();
+    if (!answer) return std::nullopt;
+    auto* headers = std::get_if<HeadersAnswer>(&*answer);
+    return headers == nullptr ? std::nullopt : headers->route;
+  }
+  void expect_tidy() {
+    EXPECT_EQ(live(prefill), 0U);
+    EXPECT_EQ(live(destination), 0U);
+    EXPECT_EQ(ledger.open_plans(), 0U);
+    EXPECT_EQ(planner->in_flight(), 0U);
+  }
+
+  HeldTokenizer tokenizer;
+  PrefillRates rates;
+  std::unique_ptr<RequestPlanner> planner;
+  LifeServices services;
+  ExtProcLimits limits;
+  std::unique_ptr<RequestLife> life;
+  std::unique_ptr<ExtProcStream> stream;
+  int wakes = 0;
+};
+
+TEST_F(RequestLifeTest, RoutesFreesPrefillAtTheFirstByteAndDecodeAtTheEnd) {
+  start_pair();
+  send();
+  EXPECT_EQ(wakes, 0) << "it was answered at once";
+  const auto answer = route();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->destination, "127.0.0.1:2");
+  ASSERT_EQ(answer->set_headers.size(), 1U);
+  EXPECT_EQ(answer->set_headers[0],
+            (std::pair<std::string, std::string>("x-prefiller-host-port", "127.0.0.1:1")));
+  EXPECT_EQ(planner->in_flight(), 0U);
+  EXPECT_GT(prefill_tokens(), 0U);
+  const auto tokens = prefill_tokens();
+  stream->on_response_headers("200", "text/event-stream", false);
+  EXPECT_EQ(prefill_tokens(), tokens);
+  now += std::chrono::milliseconds(100);
+  stream->on_response_body("data: 1\n\n", false);
+  EXPECT_EQ(prefill_tokens(), 0U);
+  EXPECT_GT(decode_blocks(), 0U);
+  EXPECT_EQ(rates.expected(1, tokens), std::chrono::milliseconds(100));
+  stream->on_response_body("", true);
+  expect_tidy();
+}
+
+TEST_F(RequestLifeTest, LearnsNothingFromErrors) {
+  start_pair();
+  send();
+  stream->on_response_headers("500", "application/json", false);
+  now += std::chrono::milliseconds(100);
+  stream->on_response_body("{}", true);
+  EXPECT_EQ(rates.expected(1, 100), std::nullopt);
+  expect_tidy();
+}
+
+TEST_F(RequestLifeTest, IsWokenByAPlanThatComesLater) {
+  start_pair();
+  tokenizer.at_once = false;
+  send();
+  EXPECT_EQ(planner->in_flight(), 1U);
+  EXPECT_FALSE(route());
+  tokenizer.answer();
+  EXPECT_EQ(wakes, 1);
+  EXPECT_FALSE(route()) << "only on the stream's thread";
+  life->on_wake();
+  EXPECT_TRUE(route());
+  life->on_stream_ended();
+  expect_tidy();
+}
+
+TEST_F(RequestLifeTest, CancelsTokenizationWhenTheClientLeaves) {
+  start_pair();
+  tokenizer.at_once = false;
+  send();
+  life->on_stream_ended();
+  EXPECT_EQ(tokenizer.cancelled, 1);
+  EXPECT_EQ(wakes, 0);
+  expect_tidy();
+}
+
+TEST_F(RequestLifeTest, UndoesAPlanThatNobodyTakes) {
+  start_pair();
+  tokenizer.at_once = false;
+  send();
+  tokenizer.answer();
+  EXPECT_EQ(live(prefill), 1U) << "it lies in the mailbox";
+  life->on_stream_ended();
+  EXPECT_EQ(ledger.counts().published, 0U);
+  expect_tidy();
+}
+
+TEST_F(RequestLifeTest, CancelsAQueuedBookingWhenTheClientLeaves) {
+  prefill_queue_threshold = 0.5;
+  config.max_num_batched_tokens = 100;
+  start_pair();
+  send();
+  const auto first = std::exchange(life, nullptr);
+  const auto first_stream = std::exchange(stream, nullptr);
+  begin();
+  send();
+  EXPECT_FALSE(route());
+  EXPECT_EQ(prefill->stats().waiting, 1U);
+  EXPECT_EQ(live(destination), 2U);
+  life->on_stream_ended();
+  EXPECT_EQ(prefill->stats().waiting, 0U);
+  EXPECT_EQ(live(destination), 1U);
+  first->on_stream_ended();
+  expect_tidy();
+}
+
+TEST_F(RequestLifeTest, GetsAQueuedBookingWhenThereIsRoom) {
+  prefill_queue_threshold = 0.5;
+  config.max_num_batched_tokens = 100;
+  start_pair();
+  send();
+  const auto first = std::exchange(life, nullptr);
+  const auto first_stream = std::exchange(stream, nullptr);
+  begin();
+  send();
+  first->on_first_response_byte();
+  EXPECT_EQ(wakes, 1);
+  life->on_wake();
+  EXPECT_TRUE(route());
+  life->on_stream_ended();
+  first->on_stream_ended();
+  expect_tidy();
+}
+
+TEST_F(RequestLifeTest, IsAbandonedWhenTheGatewayAnswersItself) {
+  start_pair();
+  tokenizer.at_once = false;
+  send();
+  stream->on_response_headers("408", "", true);
+  EXPECT_EQ(tokenizer.cancelled, 1);
+  EXPECT_EQ(planner->in_flight(), 0U);
+  life->on_stream_ended();
+  expect_tidy();
+}
+
+TEST_F(RequestLifeTest, RefusesWithTheOtherHalfUndone) {
+  start();
+  add_decode("d", 2);
+  begin();
+  send();
+  const auto answer = stream->next();
+  ASSERT_TRUE(answer);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(*answer));
+  EXPECT_EQ(std::get<Refusal>(*answer).error, EppError::no_ready_endpoint);
+  expect_tidy();
+}
+
+TEST_F(RequestLifeTest, RefusesAnEndpointThatVanishedMeanwhile) {
+  start_pair();
+  tokenizer.at_once = false;
+  send();
+  directory->on_endpoint_removed("d");
+  tokenizer.answer();
+  life->on_wake();
+  const auto answer = stream->next();
+  ASSERT_TRUE(answer && std::holds_alternative<Refusal>(*answer));
+  expect_tidy();
+}
+
+TEST_F(RequestLifeTest, SetsRanksWhereThereAreSeveral) {
+  start();
+  Endpoint p = endpoint("p", EndpointRole::kPrefill, 1);
+  Endpoint d = endpoint("d", EndpointRole::kDecode, 2);
+  p.data_parallel_size = 2;
+  d.data_parallel_size = 4;
+  directory->on_endpoint(p);
+  directory->on_endpoint(d);
+  begin();
+  send();
+  const auto answer = route();
+  ASSERT_TRUE(answer);
+  std::map<std::string, std::string> set(answer->set_headers.begin(), answer->set_headers.end());
+  EXPECT_EQ(set.count("x-dynamo-dp-rank"), 1U);
+  EXPECT_EQ(set.count("x-dynamo-prefill-dp-rank"), 1U);
+  EXPECT_EQ(set.count("x-data-parallel-rank"), 0U);
+}
+
+TEST_F(RequestLifeTest, MovesTheBookingToTheServedEndpoint) {
+  start_pair();
+  send();
+  add_decode("e", 3);
+  stream->on_served_endpoint("127.0.0.1:2");
+  EXPECT_EQ(ledger.counts().moved, 0U);
+  stream->on_served_endpoint("127.0.0.1:3");
+  stream->on_served_endpoint("127.0.0.1:3");
+  EXPECT_EQ(ledger.counts().moved, 1U);
+  stream->on_served_endpoint("127.0.0.1:99");
+  life->on_stream_ended();
+  expect_tidy();
+}
+
+}  // namespace
+}  // namespace handoff::epp
