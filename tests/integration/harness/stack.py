@@ -4,11 +4,12 @@ import json
 import pathlib
 import sys
 
-import grpc
 import pytest
 
 from .limits import PATIENCE, wait_until
 from .sidecar import BIN
+
+grpc = pytest.importorskip("grpc")
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "scripts"))
 
