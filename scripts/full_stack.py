@@ -201,8 +201,9 @@ class FullStack:
         for _ in range(self._counts[1]):
             engine = self.start_engine("decode-engine.ini", *kind, *events, *self._flags[1])
             self.decodes.append(engine)
-            flags = ["--backend", self.engine, "--drain-delay-ms", sidecar_settings["DYN_SIDECAR_DRAIN_DELAY_MS"]]
-            self.sidecars.append(self._keep(Sidecar(engine, *flags, binary=self._path("handoff-sidecar"))))
+            flags = ["--drain-delay-ms", sidecar_settings["DYN_SIDECAR_DRAIN_DELAY_MS"]]
+            self.sidecars.append(self._keep(Sidecar(engine, *flags, binary=self._path("handoff-sidecar"),
+                                                    backend=self.engine)))
         for sidecar in self.sidecars:
             sidecar.wait_until_ready()
 

@@ -1,6 +1,7 @@
 """The whole path: client, real Envoy, Endpoint Picker, decode sidecar, two mock engines."""
 
 import contextlib
+import gzip
 import json
 import os
 import pathlib
@@ -155,3 +156,69 @@ def test_endpoint_that_does_not_listen(stack):
     stack.epp.tell("remove", "d9")
     stack.epp.endpoint("d0", stack.sidecar.port, "decode")
     assert stack.post(prompt()).status == 200
+
+
+def test_request_with_trailers(stack):
+    body = json.dumps(prompt()).encode()
+    with stack.connect() as connection:
+        connection.send(wire("POST", "/v1/completions", [JSON, ("Transfer-Encoding", "chunked"), ("Trailer", "x-sum")]) +
+                        chunked([body], last=False) + b"0\r\nx-sum: 7\r\n\r\n")
+        assert connection.read_response("POST").status == 200
+
+
+def test_compressed_request_passes_unread(stack):
+    sent = gzip.compress(json.dumps(prompt()).encode())
+    reply = stack.post(sent, headers=[("Content-Encoding", "gzip")])
+    assert reply.status != 500 and reply.status != 502, reply
+
+
+@pytest.fixture
+def own():
+    with contextlib.ExitStack() as stack:
+        made = Stack(stack, {"DYN_EPP_MAX_INFLIGHT_REQUESTS": "1"})
+        yield made
+        made.epp.wait_tidy()
+
+
+def test_decode_engine_dies_during_the_answer(own):
+    connection = own.start(prompt(stream=True, max_tokens=100_000))
+    head = connection.read_head()
+    connection.read_chunk(head)
+    own.decode.process.kill()
+    own.decode.process.wait()
+    own.epp.wait_tidy()
+    connection.close()
+
+
+def test_more_requests_than_are_planned_at_a_time(own):
+    own.epp.tell("tokenizer", "hold")
+    waiting = own.start(prompt(), path="/v1/chat/completions")
+    wait_until(lambda: own.epp.report()["planning"] == 1)
+    refused = own.post(prompt())
+    assert refused.status == 429
+    assert json.loads(refused.body)["error"]["type"] == "rate_limit_error"
+    assert refused.header("retry-after") == "1"
+    waiting.close()
+
+
+def test_endpoint_picker_starts_again(own):
+    assert own.post(prompt()).status == 200
+    own.epp.stop()
+    reply = own.post(prompt())
+    assert reply.status >= 500
+    own.epp = Epp({"DYN_SECURE_SERVING": "true", "DYN_EPP_GRPC_PORT": str(own.epp.port)})
+    try:
+        own.epp.endpoint("p0", own.prefill.port, "prefill")
+        own.epp.endpoint("d0", own.sidecar.port, "decode")
+        own.epp.tell("synced", 1)
+        wait_until(lambda: own.post(prompt()).status == 200)
+        own.epp.wait_tidy()
+    finally:
+        stopped = own.epp
+        own.epp = NoEpp()
+        stopped.stop()
+
+
+class NoEpp:
+    def wait_tidy(self):
+        pass
