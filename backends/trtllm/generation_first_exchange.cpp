@@ -50,6 +50,10 @@ void GenerationFirstExchange::on_event(const handoff_event& event, sdk::Turn& tu
   if (phase_ == Phase::settled) return;
   if (phase_ == Phase::asking) {
     if (event.leg == info_leg_) on_info(event, turn);
+  } else if (phase_ == Phase::relaying) {
+    if (event.leg != generation_leg_ || event.kind != HANDOFF_EVENT_LEG_FAILED) return;
+    phase_ = Phase::settled;  // it broke before the client had anything of it
+    if ((event.flags & HANDOFF_CLIENT_STARTED) == 0) turn.fail_with_leg(generation_leg_);
   } else if (event.leg == generation_leg_) {
     on_generation(event, turn);
   } else if (event.leg == context_leg_id_) {
@@ -184,8 +188,12 @@ void GenerationFirstExchange::on_generation(const handoff_event& event, sdk::Tur
 
 /// Generation has failed in its own words. Context would wait for it.
 void GenerationFirstExchange::give_generations_answer(sdk::Turn& turn) {
-  phase_ = Phase::settled;
   if (context_leg_id_ != 0) turn.cancel(context_leg_id_);
+  relay_generation(turn);
+}
+
+void GenerationFirstExchange::relay_generation(sdk::Turn& turn) {
+  phase_ = generation_done_ ? Phase::settled : Phase::relaying;
   turn.relay(generation_leg_);
 }
 
@@ -193,15 +201,24 @@ void GenerationFirstExchange::on_context(const handoff_event& event, sdk::Turn& 
   if (event.kind == HANDOFF_EVENT_LEG_FAILED) {
     on_failed(event, turn);
   } else if (event.kind == HANDOFF_EVENT_LEG_DONE) {
-    phase_ = Phase::settled;
-    if (is_good(event.status)) {
-      turn.relay(generation_leg_);
+    const bool is_answer = host_.json(sdk::view(event.body)).find("choices") != nullptr;
+    if (is_good(event.status) && is_answer) {
+      relay_generation(turn);
       return;
     }
+    phase_ = Phase::settled;
     memory_.forget(context_endpoint_);
     // It would wait for blocks that nobody sends.
     if (!generation_done_) turn.cancel(generation_leg_);
-    turn.fail_with_leg(context_leg_id_);
+    if (!is_good(event.status)) {
+      turn.fail_with_leg(context_leg_id_);
+      return;
+    }
+    host_.count("invalid_handoff");
+    turn.fail({.status = 502,
+               .code = "invalid_prefill_handoff",
+               .message = "The context engine's reply is no completion.",
+               .leg = context_leg_id_});
   }
 }
 

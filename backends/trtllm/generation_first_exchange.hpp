@@ -15,7 +15,7 @@ namespace handoff::trtllm {
 /// One request to both engines: generation is asked first, since the engines would wait for each other in the
 /// other order, and its reply is held until context is done. Lives from begin() to end(); used on one thread.
 ///
-///   asking (/server_info, if not remembered) --> pairing --context done--> settled
+///   asking (/server_info, if not remembered) --> pairing --context done--> relaying --> settled
 ///                                                   |
 ///                                                   +--- lost in transit, once, with a new id
 class GenerationFirstExchange final : public sdk::Exchange {
@@ -27,7 +27,7 @@ class GenerationFirstExchange final : public sdk::Exchange {
   void on_event(const handoff_event& event, sdk::Turn& turn) override;
 
  private:
-  enum class Phase : std::uint8_t { asking, pairing, settled };
+  enum class Phase : std::uint8_t { asking, pairing, relaying, settled };
 
   void ask_context(sdk::Turn& turn);
   void on_info(const handoff_event& event, sdk::Turn& turn);
@@ -36,6 +36,7 @@ class GenerationFirstExchange final : public sdk::Exchange {
   void on_generation(const handoff_event& event, sdk::Turn& turn);
   void on_context(const handoff_event& event, sdk::Turn& turn);
   void give_generations_answer(sdk::Turn& turn);
+  void relay_generation(sdk::Turn& turn);
   void on_failed(const handoff_event& event, sdk::Turn& turn);
   void on_end(const handoff_event& event, sdk::Turn& turn);
   void refuse(sdk::Turn& turn);

@@ -43,7 +43,8 @@ void DecodeFirstExchange::on_event(const handoff_event& event, sdk::Turn& turn) 
     pair_->on_event(event, turn);
     return;
   }
-  if (settled_ || event.leg != kTry) return;
+  if (event.leg != kTry) return;
+  if (settled_ && event.kind != HANDOFF_EVENT_LEG_FAILED) return;  // a relayed leg may still break
   switch (event.kind) {
     case HANDOFF_EVENT_LEG_HEAD:
       if (event.status < 200 || event.status > 299) take_reply(turn);

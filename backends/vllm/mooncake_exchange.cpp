@@ -45,6 +45,10 @@ void MooncakeExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
   if (phase_ == Phase::settled) return;
   if (phase_ == Phase::asking) {
     if (event.leg == bootstrap_leg_) on_bootstrap(event, turn);
+  } else if (phase_ == Phase::relaying) {
+    if (event.leg != decode_leg_ || event.kind != HANDOFF_EVENT_LEG_FAILED) return;
+    phase_ = Phase::settled;  // it broke before the client had anything of it
+    if ((event.flags & HANDOFF_CLIENT_STARTED) == 0) turn.fail_with_leg(decode_leg_);
   } else if (event.leg == prefill_leg_) {
     on_prefill(event, turn);
   } else if (event.leg == decode_leg_) {
@@ -139,15 +143,15 @@ void MooncakeExchange::start_pair(const std::vector<PrefillRank>& ranks, sdk::Tu
 void MooncakeExchange::on_prefill(const handoff_event& event, sdk::Turn& turn) {
   const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
   if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
-  if (done && is_good(event.status)) {
-    phase_ = Phase::settled;
+  if (done && is_good(event.status) && host_.json(sdk::view(event.body)).is_object()) {
     const auto reason = finish_reason(host_, sdk::view(event.body));
     // Prefill hands over only what the token limit ended; decode would wait for the rest for ever. Paths
     // without choices have no such reason.
     if (reason.empty() || reason == "length" || decode_done_) {
-      turn.relay(decode_leg_);
+      relay_decode(turn);
       return;
     }
+    phase_ = Phase::settled;
     host_.count("prefill_stopped");
     give_up_decode(turn);
     const DecodeHeaders headers(request_);
@@ -161,7 +165,15 @@ void MooncakeExchange::on_prefill(const handoff_event& event, sdk::Turn& turn) {
     return;
   }
   phase_ = Phase::settled;
-  turn.fail_with_leg(prefill_leg_);
+  if (!done || !is_good(event.status)) {
+    turn.fail_with_leg(prefill_leg_);
+    return;
+  }
+  host_.count("invalid_handoff");
+  turn.fail({.status = 502,
+             .code = "invalid_prefill_handoff",
+             .message = "The prefill engine's reply is not a JSON object.",
+             .leg = prefill_leg_});
 }
 
 void MooncakeExchange::on_decode(const handoff_event& event, sdk::Turn& turn) {
@@ -201,7 +213,11 @@ void MooncakeExchange::on_decode_refused(sdk::Turn& turn) {
     start_over(turn);
     return;
   }
-  phase_ = Phase::settled;
+  relay_decode(turn);
+}
+
+void MooncakeExchange::relay_decode(sdk::Turn& turn) {
+  phase_ = decode_done_ ? Phase::settled : Phase::relaying;
   turn.relay(decode_leg_);
 }
 

@@ -15,7 +15,7 @@ namespace handoff::vllm {
 /// One request to both engines at once, paired by a `transfer_id` of ours. Decode's reply is held until
 /// prefill is done. Lives from begin() to end(); used on one thread.
 ///
-///   asking (bootstrap /query, if not remembered) --> pairing --prefill done--> settled
+///   asking (bootstrap /query, if not remembered) --> pairing --prefill done--> relaying --> settled
 ///      ^                                               |
 ///      +-- lost in transit, or an old engine id, once -+
 class MooncakeExchange final : public sdk::Exchange {
@@ -27,7 +27,7 @@ class MooncakeExchange final : public sdk::Exchange {
   void on_event(const handoff_event& event, sdk::Turn& turn) override;
 
  private:
-  enum class Phase : std::uint8_t { asking, pairing, settled };
+  enum class Phase : std::uint8_t { asking, pairing, relaying, settled };
 
   void ask_bootstrap(sdk::Turn& turn);
   void on_bootstrap(const handoff_event& event, sdk::Turn& turn);
@@ -38,6 +38,7 @@ class MooncakeExchange final : public sdk::Exchange {
   void on_decode_refused(sdk::Turn& turn);
   void start_over(sdk::Turn& turn);
   void give_up_decode(sdk::Turn& turn);
+  void relay_decode(sdk::Turn& turn);
 
   const Settings& settings_;
   const sdk::Host& host_;

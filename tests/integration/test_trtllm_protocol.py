@@ -472,6 +472,20 @@ def test_t47_generation_that_refuses_ends_context_at_once(own_rig):
     rig.wait_tidy()
 
 
+def test_t53_context_reply_that_is_no_completion(own_rig):
+    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"})
+    rig.prefill.fault(action="non_json", body="<html>", match={"role": "prefill"})
+    rig.post(CHAT, "/v1/chat/completions").refused(502, "invalid_prefill_handoff")
+    rig.decode.wait(requests=0, blocks_free="all", requests__aborted=1)
+
+
+def test_t53_generation_that_breaks_after_context_is_done(own_rig):
+    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"}, decode=("--decode-us-per-token", "50000"))
+    rig.decode.fault(action="reset_at", at=0, match={"role": "decode"})
+    rig.post(CHAT, "/v1/chat/completions").refused(502, "decode_upstream_error")
+    rig.wait_tidy()
+
+
 @STREAMS
 def test_t51_client_that_leaves_lets_the_transfer_end(own_rig, stream):
     rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"}, decode=("--kv-load-ms", "200"),

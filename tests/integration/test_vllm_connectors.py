@@ -197,6 +197,18 @@ def test_c73_mooncake_prefill_that_fails_closes_decode(played):
         client.read_response("POST").refused(503, "prefill_upstream_error")
 
 
+def test_c73_mooncake_decode_that_breaks_after_prefill_is_done(played):
+    rig = played("mooncake")
+    with rig.start(CHAT, "/v1/chat/completions") as client:
+        rig.bootstrap.next().reply(ranks("e"))
+        prefill, decode = rig.prefill.next(), rig.decode.next()
+        prefill.reply(LENGTH)
+        decode.body()
+        client.expect_silence()
+        decode.reset()
+        client.read_response("POST").refused(502, "decode_upstream_error")
+
+
 def test_c75_mooncake_without_a_bootstrap_server(played):
     rig = played("mooncake")
     rig.bootstrap.stop()

@@ -216,6 +216,16 @@ TEST_F(GenerationFirst, ClientThatLeavesBetweenTheLegsLetsContextFinish) {
   EXPECT_EQ(Json::parse(action.leg.body)["disaggregated_params"]["request_type"], "context_only");
 }
 
+// T53: context has answered something that is no completion: nobody sends blocks.
+TEST_F(GenerationFirst, ContextReplyThatIsNoCompletionIsRefused) {
+  const auto exchange = pairing();
+  const auto actions = exchange->deliver(leg_done(3, 200, "<html>"));
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(actions[0].kind, Kind::cancel);
+  EXPECT_EQ(actions[1].kind, Kind::fail);
+  EXPECT_EQ(actions[1].code, "invalid_prefill_handoff");
+}
+
 class GenerationFirstSigned : public GenerationFirst {
  protected:
   GenerationFirstSigned() : GenerationFirst({{"DYN_SIDECAR_TRTLLM_AUTH_KEY_FILE", "s3cret key\n"}}) {}
