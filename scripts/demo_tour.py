@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from handoff_stack import PATIENCE, Stack, StackError, shell
+from handoff_stack import ENGINE_ROLES, PATIENCE, Stack, StackError, shell
 
 ENGINE_SPEED = ["--prefill-us-per-token", "300", "--decode-us-per-token", "20000"]
 PATH = "/v1/chat/completions"
@@ -56,7 +56,7 @@ class Tour:
                 say("", f'usage: {answer["usage"]["prompt_tokens"]} prompt tokens, '
                         f'{answer["usage"]["completion_tokens"]} generated')
             else:
-                error = answer["error"]
+                error = answer.get("error", answer)  # SGLang's own are flat
                 say("client got", f'{response.status}, code {error["code"]}: {error["message"]}')
                 if response.headers.get("Retry-After"):
                     say("", f'Retry-After: {response.headers["Retry-After"]}')
@@ -114,7 +114,8 @@ class Tour:
     def run(self):
         self.request("Prefill and decode", "Tell me how a request finds its engine.")
         self.request("Prefill and decode, streamed", "Tell me the same once more, piece by piece.", stream=True)
-        self.request("No routing header: decode only", "Tell me without any prefill engine.", prefill=False)
+        alone = "decode only" if self.stack.engine != "sglang" else "this decode engine can't prefill, and says so"
+        self.request(f"No routing header: {alone}", "Tell me without any prefill engine.", prefill=False)
         self.stack.prefill.fault(match={"role": "prefill"}, times=1, action="status", status=503,
                                  headers=[["Retry-After", "7"]], body="overloaded")
         self.request("Prefill fails: the engine says 503 once", "Tell me what happens when prefill fails.")
@@ -165,7 +166,7 @@ def stop_on_signal(number, _frame):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", required=True, help="folder of the built programs")
-    parser.add_argument("--engine", default="vllm", help="the kind of engine")
+    parser.add_argument("--engine", choices=list(ENGINE_ROLES), default="vllm", help="kind of engines")
     parser.add_argument("--keep", action="store_true", help="leave it running until Ctrl-C")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, stop_on_signal)

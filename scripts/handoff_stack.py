@@ -16,6 +16,12 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "mock_engine"))
 
 from mock_engine_client import FIRST_LINE, PATIENCE, MockEngine  # noqa: E402
 
+# Flags of a prefill and of a decode engine, by the sidecar's backend.
+ENGINE_ROLES = {
+    "vllm": (("--role", "producer"), ("--role", "consumer")),
+    "trtllm": tuple(("--engine", "trtllm", "--role", role) for role in ("producer", "consumer")),
+    "sglang": tuple(("--engine", "sglang", "--disaggregation-mode", mode) for mode in ("prefill", "decode")),
+}
 LOG_FIELD = re.compile(r'(\S+?)=("(?:[^"\\]|\\.)*"|\S*)')
 PR_SET_PDEATHSIG = 1
 
@@ -146,19 +152,20 @@ class Stack:
 
     def __init__(self, bin_dir, prefill_flags=(), decode_flags=(), sidecar_flags=(), engine="vllm"):
         self._bin = bin_dir
-        self._engine = engine
+        self.engine = engine
         self._flags = (prefill_flags, decode_flags, sidecar_flags)
         self._started = []
         self.prefill = self.decode = self.sidecar = None
 
     def __enter__(self):
         prefill_flags, decode_flags, sidecar_flags = self._flags
+        prefill_role, decode_role = ENGINE_ROLES[self.engine]
         mock = os.path.join(self._bin, "handoff-mock-engine")
         try:
-            self.prefill = self._keep(Engine("--engine", self._engine, "--role", "producer", *prefill_flags, binary=mock))
-            self.decode = self._keep(Engine("--engine", self._engine, "--role", "consumer", *decode_flags, binary=mock))
+            self.prefill = self._keep(Engine(*prefill_role, *prefill_flags, binary=mock))
+            self.decode = self._keep(Engine(*decode_role, *decode_flags, binary=mock))
             sidecar = os.path.join(self._bin, "handoff-sidecar")
-            self.sidecar = self._keep(Sidecar(self.decode, *sidecar_flags, binary=sidecar, backend=self._engine))
+            self.sidecar = self._keep(Sidecar(self.decode, *sidecar_flags, binary=sidecar, backend=self.engine))
             self.sidecar.wait_until_ready()
         except BaseException:
             self.stop()

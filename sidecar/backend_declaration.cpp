@@ -181,11 +181,16 @@ std::string health_problem(const handoff_backend_api& table) {
   return {};
 }
 
+std::string flags_problem(const handoff_backend_api& table) {
+  if ((table.flags & ~HANDOFF_BACKEND_NEEDS_PREFILL) == 0) return {};
+  return "flags " + std::to_string(table.flags) + " are unknown";
+}
+
 }  // namespace
 
 std::string find_declaration_problem(const handoff_backend_api& table) {
-  for (const auto check :
-       {identity_problem, routes_problem, reserved_fields_problem, config_keys_problem, health_problem}) {
+  for (const auto check : {identity_problem, routes_problem, reserved_fields_problem, config_keys_problem,
+                           health_problem, flags_problem}) {
     if (auto problem = check(table); !problem.empty()) return problem;
   }
   return {};

@@ -102,6 +102,8 @@ class LoadedBackend {
   std::string_view health_path() const;
   std::uint32_t health_interval_ms() const { return table_.health_interval_ms; }
   std::uint32_t engine_idle_ms() const { return table_.engine_idle_ms; }
+  /// The local engine can't prefill: no request with a prefill endpoint may be left to it alone.
+  bool needs_prefill() const { return (table_.flags & HANDOFF_BACKEND_NEEDS_PREFILL) != 0; }
   /// One line for the start-up log: name, protocol, both ABI versions and the file.
   std::string describe() const;
 

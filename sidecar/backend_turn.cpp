@@ -167,6 +167,16 @@ handoff_status DisaggregatedExchange::deliver(const Event& event) {
   return status;
 }
 
+// What legs did before the end decides what the backend has to clean up, so it is told even when nobody waits
+// for an answer any more.
+void DisaggregatedExchange::tell_rest() {
+  closing_ = true;
+  for (const auto& event : std::exchange(events_, {})) {
+    if (event.leg->given_up || !exchange_.active()) continue;
+    if (deliver(event) != HANDOFF_OK) break;
+  }
+}
+
 void DisaggregatedExchange::tell_end(ExchangeOutcome outcome) {
   if (!exchange_.active()) return;
   handoff_event out{};
@@ -421,6 +431,8 @@ handoff_status DisaggregatedExchange::decode_only(std::string_view reason,
                                                   std::span<const handoff_header> headers) {
   if (!is_token(reason) || !are_headers(headers.data(), headers.size())) return HANDOFF_INVALID;
   if (!may_answer()) return HANDOFF_WRONG_STATE;
+  const bool has_prefill = std::holds_alternative<PrefillEndpoint>(request_->prefill);
+  if (has_prefill && services_.plan.backend->needs_prefill()) return HANDOFF_WRONG_STATE;
   claim_ = Claim::final;
   request_->record.reason = reason;
   for (const auto& field : headers) decode_only_headers_.emplace_back(view(field.name), view(field.value));
@@ -449,25 +461,43 @@ handoff_status DisaggregatedExchange::background(const handoff_leg& given) {
 
 // ------------------------------------------------------------------------- the functions of the host table
 
+namespace {
+
+// Runs an action, unless the end is decided already.
+template <class Action>
+handoff_status unless_closing(handoff_turn* turn, Action action) {
+  return turn->exchange->closing() ? HANDOFF_OK : action(*turn->exchange);
+}
+
+}  // namespace
+
 void install_actions(handoff_host_api& api) {
-  api.start = [](handoff_turn* turn, const handoff_leg* leg) { return turn->exchange->start(*leg); };
-  api.cancel = [](handoff_turn* turn, std::uint32_t leg) { return turn->exchange->cancel_leg(leg); };
-  api.relay = [](handoff_turn* turn, std::uint32_t leg) { return turn->exchange->relay_leg(leg); };
+  api.start = [](handoff_turn* turn, const handoff_leg* leg) {
+    return unless_closing(turn, [&](auto& exchange) { return exchange.start(*leg); });
+  };
+  api.cancel = [](handoff_turn* turn, std::uint32_t leg) {
+    return unless_closing(turn, [&](auto& exchange) { return exchange.cancel_leg(leg); });
+  };
+  api.relay = [](handoff_turn* turn, std::uint32_t leg) {
+    return unless_closing(turn, [&](auto& exchange) { return exchange.relay_leg(leg); });
+  };
   api.respond = [](handoff_turn* turn, const handoff_reply* reply) {
-    return turn->exchange->respond(*reply);
+    return unless_closing(turn, [&](auto& exchange) { return exchange.respond(*reply); });
   };
   api.write = [](handoff_turn* turn, const handoff_piece* pieces, std::size_t count, bool last) {
-    return turn->exchange->write({pieces, count}, last);
+    return unless_closing(turn, [&](auto& exchange) { return exchange.write({pieces, count}, last); });
   };
   api.fail = [](handoff_turn* turn, const handoff_failure* failure) {
-    return turn->exchange->fail(*failure);
+    return unless_closing(turn, [&](auto& exchange) { return exchange.fail(*failure); });
   };
   api.fail_with_leg = [](handoff_turn* turn, std::uint32_t leg) {
-    return turn->exchange->fail_with_leg(leg);
+    return unless_closing(turn, [&](auto& exchange) { return exchange.fail_with_leg(leg); });
   };
   api.decode_only = [](handoff_turn* turn, handoff_bytes reason, const handoff_header* headers,
                        std::size_t count) {
-    return turn->exchange->decode_only(view(reason), {headers, count});
+    return unless_closing(turn, [&](auto& exchange) {
+      return exchange.decode_only(view(reason), {headers, count});
+    });
   };
   api.background = [](handoff_turn* turn, const handoff_leg* leg) {
     return turn->exchange->background(*leg);

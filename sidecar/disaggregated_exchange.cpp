@@ -53,7 +53,7 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
   co_await carry_out();
   while (!settled_ && !cancel_.cancelled()) {
     if (events_.empty()) {
-      if (running_ == 0) {  // nobody will ever answer
+      if (nothing_moves()) {  // nobody will ever answer
         const auto error =
             made_error(SidecarError::backend_failed, "The backend plugin left the request unanswered.");
         co_await answer(error);
@@ -66,9 +66,10 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
     events_.erase(events_.begin());
     if (event.leg->given_up) continue;
     const auto status = deliver(event);
-    if (event.kind == HANDOFF_EVENT_LEG_BODY) event.leg->wake.notify();
+    if (event.kind == HANDOFF_EVENT_LEG_BODY) let_read_on(*event.leg);
     if (status != HANDOFF_OK) {
       log_backend_failure("event", status);
+      events_.clear();
       actions_.clear();
       const auto error = made_error(SidecarError::backend_failed, "The backend plugin failed.");
       co_await answer(error);
@@ -93,6 +94,7 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
   } else if (result != ExchangeOutcome::answered && relay_.started() && !client_.gone()) {
     relay_.break_off();
   }
+  tell_rest();
   tell_end(result);
   co_return result;
 }
@@ -135,6 +137,7 @@ Awaitable<> DisaggregatedExchange::carry_out_one(Action& action) {
       note_relay_end(end);
     } else {
       leg.relay_requested = true;
+      leg.parked = false;
       leg.wake.notify();
       if (leg.upstream) leg.upstream->nudge();
     }
@@ -142,6 +145,9 @@ Awaitable<> DisaggregatedExchange::carry_out_one(Action& action) {
     if (own->more) {
       const auto end = co_await relay_.begin(own->answer);
       if (end != RelayEnd::complete) note_relay_end(end);
+      for (const auto& leg : legs_) {
+        if (leg->reply == HANDOFF_REPLY_STREAM) unpark(*leg);
+      }
     } else {
       co_await answer(own->answer);
     }
@@ -285,6 +291,7 @@ Awaitable<LegFailure> DisaggregatedExchange::receive(Leg& leg) {
         co_return LegFailure::too_large;
     }
     if (!piece.empty()) {
+      leg.streamed += piece.size();
       push({HANDOFF_EVENT_LEG_BODY, &leg, std::move(piece)});
       if (leg.reply == HANDOFF_REPLY_STREAM)
         co_await leg.wake.wait();  // until the backend, and the client, took it
@@ -293,8 +300,11 @@ Awaitable<LegFailure> DisaggregatedExchange::receive(Leg& leg) {
     if (complete) co_return LegFailure::none;
     while (leg.reply == HANDOFF_REPLY_HOLD && leg.collected.size() >= services_.plan.config.max_held_bytes &&
            !leg.relay_requested && !leg.given_up) {
+      leg.parked = true;
+      signal_.notify();
       co_await leg.wake.wait();
     }
+    leg.parked = false;
     if (leg.relay_requested) co_return co_await relay_running(leg, /*is_whole=*/false);
     body = co_await leg.upstream->read();
   }
@@ -346,6 +356,28 @@ void DisaggregatedExchange::let_go_of_body() {
   body_gone_ = true;
   request_->body.release();
   give_memory_back(abi_members_);
+}
+
+// Before an answer is begun nobody takes the pieces of a STREAM leg off the backend, so it gets no more of
+// them than a held leg would keep.
+void DisaggregatedExchange::let_read_on(Leg& leg) {
+  const bool is_taken = claim_ != Claim::none || leg.streamed < services_.plan.config.max_held_bytes;
+  if (leg.reply == HANDOFF_REPLY_STREAM && !is_taken) {
+    leg.parked = true;
+  } else {
+    leg.wake.notify();
+  }
+}
+
+void DisaggregatedExchange::unpark(Leg& leg) {
+  if (std::exchange(leg.parked, false)) leg.wake.notify();
+}
+
+// Legs that were given up, or that wait for the backend, bring it no event.
+bool DisaggregatedExchange::nothing_moves() const {
+  return std::none_of(legs_.begin(), legs_.end(), [](const auto& leg) {
+    return leg->upstream && !leg->finished && !leg->given_up && !leg->parked;
+  });
 }
 
 void DisaggregatedExchange::push(Event event) {

@@ -45,6 +45,8 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   handoff_status fail_with_leg(std::uint32_t leg);
   handoff_status decode_only(std::string_view reason, std::span<const handoff_header> headers);
   handoff_status background(const handoff_leg& leg);
+  /// The end is decided: what the backend still asks for is accepted and not done.
+  bool closing() const { return closing_; }
 
  private:
   struct Leg;
@@ -77,6 +79,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   // The backend's side.
   handoff_status begin();
   handoff_status deliver(const Event& event);
+  void tell_rest();
   void tell_end(ExchangeOutcome outcome);
   Leg* find(std::uint32_t id) const;
   bool may_answer() const { return in_entry_ && !ending_ && claim_ == Claim::none; }
@@ -101,6 +104,9 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   void give_up(Leg& leg, GiveUp how);
   void give_up_all(GiveUp how = GiveUp::at_once);
   void push(Event event);
+  void let_read_on(Leg& leg);
+  void unpark(Leg& leg);
+  bool nothing_moves() const;
   void let_go_of_body();
   LegRequest request_of(Leg& leg, bool is_last);
   void tell_sent(Leg& leg);
@@ -134,6 +140,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   bool wants_decode_only_ = false;
   bool in_entry_ = false;
   bool ending_ = false;
+  bool closing_ = false;
   bool body_gone_ = false;  // freed, since the answer flows
   bool settled_ = false;    // the client has its answer, or can't have one
   bool broken_ = false;

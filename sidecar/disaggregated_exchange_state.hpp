@@ -28,7 +28,9 @@ struct DisaggregatedExchange::Leg {
   Signal wake;                    // for a leg that waits for the backend or the client
   std::optional<Deadline> timer;  // linger, or the pause before a retry
   LegFailure failure = LegFailure::none;
+  std::size_t streamed = 0;  // STREAM: bytes that the backend was given
   bool told_sent = false;
+  bool parked = false;  // waits until the backend decides
   bool relay_requested = false;
   bool relayed = false;
   bool given_up = false;

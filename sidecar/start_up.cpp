@@ -49,14 +49,29 @@ bool is_one_of(std::string_view value, std::string_view comma_list) {
   }
 }
 
+constexpr std::string_view kOurPrefix = "DYN_SIDECAR_";
+
+/// The earlier key that this one is another name for; null: none.
+const BackendConfigKey* main_key_of(const LoadedBackend& backend, const BackendConfigKey& key) {
+  for (const auto& other : backend.config_keys()) {
+    if (&other == &key) return nullptr;
+    if (other.name.starts_with(kOurPrefix) && other.name.substr(kOurPrefix.size()) == key.name) return &other;
+  }
+  return nullptr;
+}
+
 void declare_backend_keys(config::OptionTable& table, const LoadedBackend& backend,
                           config::DeclaredValues& values) {
   if (backend.config_keys().empty()) return;
   table.section("Backend " + std::string(backend.name()));
   for (const auto& key : backend.config_keys()) {
+    if (main_key_of(backend, key) != nullptr) continue;
     if (values.count(std::string(key.name)) > 0) continue;  // several backends have it: documented once
     config::OptionSpec spec{
         .name = std::string(key.name), .help = std::string(key.help), .secret = key.secret};
+    for (const auto& other : backend.config_keys()) {
+      if (main_key_of(backend, other) == &key) spec.aliases.push_back({.name = std::string(other.name)});
+    }
     if (key.kind == HANDOFF_CONFIG_CHOICE) {
       spec.help += " One of: " + std::string(key.accepts) + ".";
       spec.validate = [accepts = key.accepts](std::string_view value) -> std::optional<std::string> {
@@ -132,10 +147,17 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
   if (config.port != 0 && config.admin_port == std::to_string(config.port)) {
     problems.emplace_back("DYN_SIDECAR_ADMIN_PORT and DYN_SIDECAR_PORT are the same port");
   }
+  if (result.plan.backend && result.plan.backend->needs_prefill() &&
+      config.on_prefill_failure == OnPrefillFailure::decode_only) {
+    problems.push_back("DYN_SIDECAR_ON_PREFILL_FAILURE: decode-only is not possible with backend " +
+                       std::string(result.plan.backend->name()) +
+                       ", whose decode engine can't prefill; use error");
+  }
   if (result.plan.backend) {
     result.plan.guard = ForgeryGuard(result.plan.backend->reserved_fields());
     for (const auto& key : result.plan.backend->config_keys()) {
-      auto value = declared[std::string(key.name)];
+      const auto* main_key = main_key_of(*result.plan.backend, key);
+      auto value = declared[std::string(main_key == nullptr ? key.name : main_key->name)];
       if (key.kind == HANDOFF_CONFIG_FILE && !value.empty()) {
         value = read_setting_file(std::string(key.name), value, problems);
       }

@@ -378,6 +378,7 @@ struct Declaration {
   std::string_view health_path = "/health";
   std::uint32_t health_interval_ms = 1000;
   std::uint32_t engine_idle_ms = 4000;
+  std::uint32_t flags = 0;  ///< HANDOFF_BACKEND_*
 };
 
 /// The C entries for a `Backend` that has a constructor (Host, const Config&) that may throw std::exception,
@@ -464,6 +465,7 @@ struct Glue {
     api.begin = &begin;
     api.event = &event;
     api.end = &end;
+    api.flags = declared.flags;
     return api;
   }
 };

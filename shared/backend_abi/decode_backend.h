@@ -44,7 +44,7 @@ extern "C" {
 #endif
 
 #define HANDOFF_ABI_MAJOR 1u
-#define HANDOFF_ABI_MINOR 0u
+#define HANDOFF_ABI_MINOR 1u
 
 /* The one exported symbol; see handoff_backend_entry. */
 #define HANDOFF_BACKEND_SYMBOL "handoff_backend_get"
@@ -153,7 +153,8 @@ typedef struct handoff_reserved_field {
 
 /* A setting of the backend's own. The sidecar parses, checks, documents and prints it like its own settings,
  * and hands the value to create() in canonical text: "true"/"false", decimal integers, the choice as spelled
- * here. */
+ * here. A key whose name is that of an earlier one without "DYN_SIDECAR_" is another environment name for
+ * it: it has no flag and no row of its own, and create() gets the same value for both. */
 typedef struct handoff_config_key {
   handoff_bytes name; /* environment name, for example "DYN_SIDECAR_VLLM_CONNECTOR" */
   handoff_bytes accepts;
@@ -274,8 +275,9 @@ typedef struct handoff_piece {
 #define HANDOFF_REPLY_HOLD \
   1u /* read ahead up to the sidecar's bound, then by back-pressure, until relay() or cancel() */
 #define HANDOFF_REPLY_RELAY 2u /* the reply is the client's answer, from its first byte */
-#define HANDOFF_REPLY_STREAM \
-  3u /* each piece comes as LEG_BODY; the backend writes the client's answer itself */
+#define HANDOFF_REPLY_STREAM                                                                             \
+  3u /* each piece comes as LEG_BODY; the backend writes the client's answer itself. Before it has begun \
+      * that, it is given as much as HOLD reads ahead; then the leg waits */
 #define HANDOFF_REPLY_DISCARD 4u /* read to the end and drop */
 
 #define HANDOFF_LEG_MAY_RESEND \
@@ -390,6 +392,11 @@ typedef struct handoff_host_api {
   handoff_status (*background)(handoff_turn* turn, const handoff_leg* leg);
 } handoff_host_api;
 
+/* Flag of a backend: the engine beside the sidecar can't prefill. A request with a prefill endpoint is never
+ * given to it alone: decode_only() is HANDOFF_WRONG_STATE for it, and a setting that falls back to that stops
+ * the start. */
+#define HANDOFF_BACKEND_NEEDS_PREFILL 1u
+
 /* The backend's table. The SIDECAR calls these. */
 typedef struct handoff_backend_api {
   uint32_t struct_size;
@@ -425,6 +432,10 @@ typedef struct handoff_backend_api {
   handoff_status (*event)(handoff_exchange* exchange, const handoff_event* event, handoff_turn* turn);
   /* Required. Frees the exchange. Called exactly once for each successful begin(). */
   void (*end)(handoff_exchange* exchange);
+
+  /* Since 1.1. */
+  uint32_t flags; /* HANDOFF_BACKEND_* */
+  uint32_t reserved;
 } handoff_backend_api;
 
 /* The exported function, named by HANDOFF_BACKEND_SYMBOL. Called once after loading. Returns a constant

@@ -48,8 +48,8 @@ def transport_faults():
     return faults
 
 
-def prefill_faults():
-    faults = transport_faults()
+def _prefill_replies():
+    faults = []
     for status, told in ((400, 400), (404, 404), (429, 429), (500, 500), (501, 502), (502, 502), (503, 503), (504, 504)):
         rule = {"action": "status", "status": status, "body": "no", "headers": [["Retry-After", "1"]]}
         faults.append(Fault(f"status-{status}", rule, statuses=(told,), never_ok=True))
@@ -61,6 +61,27 @@ def prefill_faults():
         Fault("sse", {"action": "sse"}, statuses=(502,)),
         Fault("huge", {"action": "huge_body", "bytes": 3000000}, statuses=(502,)),
         Fault("huge-chunked", {"action": "huge_body", "bytes": 3000000, "chunked": True}, statuses=(502,)),
+    ]
+    return faults
+
+
+def prefill_faults(engine="vllm"):
+    faults = transport_faults() + _prefill_replies()
+    return faults + (_handoffs() if engine == "vllm" else _sglang_ends())
+
+
+def _sglang_ends():
+    """The scheduler's own failures: prefill is not streamed, so they have a status, but for an abort."""
+    return [
+        Fault("engine-400", {"action": "engine_error", "status": 400}, statuses=(400,), never_ok=True),
+        Fault("engine-500", {"action": "engine_error", "status": 500}, statuses=(500,), never_ok=True),
+        Fault("engine-503", {"action": "engine_error", "status": 503}, statuses=(503,), never_ok=True),
+        Fault("engine-abort", {"action": "engine_error", "status": 0}, statuses=(502,), never_ok=True),
+    ]
+
+
+def _handoffs():
+    return [
         Fault("no-params", {"action": "params_remove"}, HARMLESS),
         Fault("null-params", {"action": "params_patch", "patch": None}, HARMLESS),
         Fault("empty-blocks", {"action": "params_patch", "patch": {"remote_block_ids": []}}, HARMLESS),
@@ -78,11 +99,14 @@ def prefill_faults():
         Fault("params-cut", {"action": "params_raw", "raw": '{"do_remote_prefill": true'}, statuses=(502,),
               never_ok=True),
     ]
-    return faults
 
 
-def decode_faults():
+def decode_faults(engine="vllm"):
     faults = transport_faults()
+    if engine == "sglang":
+        # Within a stream's 200 too, as long as nothing has been shown of it.
+        faults += [Fault(f"engine-{status}", {"action": "engine_error", "status": status}, statuses=(status,), never_ok=True,
+                         generation_only=True) for status in (500, 503)]
     for status in (400, 429, 500, 503):
         rule = {"action": "status", "status": status, "body": "decode says no"}
         faults.append(Fault(f"status-{status}", rule, statuses=(status,), never_ok=True))

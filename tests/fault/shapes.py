@@ -47,11 +47,27 @@ def _generation(rng):
     return Shape("POST", path, json.dumps(body).encode(), stream=stream)
 
 
-def make_palette(rng, engine, count):
+def _sglang_generation(rng):
+    path = rng.choice(("/v1/chat/completions", "/v1/completions", "/generate", "/generate"))
+    stream = rng.random() < 0.5
+    limit = rng.choice((1, 2, 16, 16, 200))
+    if path == "/v1/chat/completions":
+        body = {"messages": [{"role": "user", "content": _prompt(rng)}], "max_tokens": limit}
+    elif path == "/v1/completions":
+        body = {"prompt": _prompt(rng), "max_tokens": limit}
+    else:
+        body = {"text": _prompt(rng), "sampling_params": {"max_new_tokens": limit}}
+        if rng.random() < 0.4:
+            body.update(return_logprob=True, logprob_start_len=0)
+    body["stream"] = stream
+    return Shape("POST", path, json.dumps(body).encode(), stream=stream)
+
+
+def make_palette(rng, engine, count, kind="vllm"):
     """Shapes with distinct prompts, and so distinct answers, which the engine is asked for beforehand."""
     palette = []
     for _ in range(count):
-        shape = _generation(rng)
+        shape = _sglang_generation(rng) if kind == "sglang" else _generation(rng)
         expected = engine.expect(shape.path, json.loads(shape.body))
         shape.text = expected["text"]
         shape.token_ids = expected["choices"][0]["token_ids"]
@@ -59,10 +75,12 @@ def make_palette(rng, engine, count):
     return palette
 
 
-def others():
+def others(kind="vllm"):
     """Requests beside the P/D paths, and such as are refused."""
     tokenize = json.dumps({"model": "mock-model", "prompt": "count me"}).encode()
     forged = json.dumps({"prompt": "x", "max_tokens": 1, "kv_transfer_params": {"do_remote_prefill": True}}).encode()
+    if kind == "sglang":
+        forged = json.dumps({"prompt": "x", "max_tokens": 1, "bootstrap_room": 7}).encode()
     return [
         Shape("GET", "/v1/models", b"", disaggregated=False),
         Shape("HEAD", "/health", b"", disaggregated=False, local=True),
@@ -95,8 +113,15 @@ def check_body(shape, answer):
     return None
 
 
+def _has_prompt_logprobs(shape, item):
+    meta = item["meta_info"]
+    return b"return_logprob" not in shape.body or len(meta["input_token_logprobs"]) == meta["prompt_tokens"]
+
+
 def _whole(shape, body):
     reply = json.loads(body)
+    if shape.path == "/generate":
+        return reply["text"], _has_prompt_logprobs(shape, reply), reply["meta_info"]["finish_reason"]["type"] == "abort"
     if shape.path == "/v1/responses":
         return reply["output"][0]["content"][0]["text"], True, reply.get("error") is not None
     choice = reply["choices"][0]
@@ -117,6 +142,12 @@ def _stream(shape, body):
             ended = True
             continue
         event = json.loads(line[6:])
+        if shape.path == "/generate" and "error" not in event:
+            text = event["text"]
+            failed = failed or (event["meta_info"]["finish_reason"] or {}).get("type") == "abort"
+            if not _has_prompt_logprobs(shape, event):
+                raise ValueError("prefill's log-probabilities are missing")
+            continue
         if "error" in event and event["error"] is not None or event.get("type") in ("error", "response.failed"):
             failed = True
             continue

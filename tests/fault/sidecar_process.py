@@ -11,13 +11,13 @@ PATIENCE = 60
 
 
 class SidecarProcess:
-    def __init__(self, binary, log_path, settings):
+    def __init__(self, binary, log_path, settings, backend="vllm"):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DYN_")}
         environment.update(
             DYN_SIDECAR_BIND="127.0.0.1",
             DYN_SIDECAR_PORT="0",
             DYN_SIDECAR_ADMIN_PORT="auto",
-            DYN_SIDECAR_BACKEND="vllm",
+            DYN_SIDECAR_BACKEND=backend,
             **settings,
         )
         self.log_path = log_path

@@ -8,8 +8,8 @@ namespace handoff::mock {
 namespace {
 
 const std::map<std::string, EngineKind>& engine_kinds() {
-  static const std::map<std::string, EngineKind> table{{"vllm", EngineKind::kVllm},
-                                                       {"trtllm", EngineKind::kTrtllm}};
+  static const std::map<std::string, EngineKind> table{
+      {"vllm", EngineKind::kVllm}, {"sglang", EngineKind::kSglang}, {"trtllm", EngineKind::kTrtllm}};
   return table;
 }
 
@@ -122,6 +122,7 @@ MockConfig parse_command_line(int argc, char** argv) {
   RawTimes times;
   CLI::App app{"A mock inference engine for tests of prefill/decode routing"};
   add_options(app, config, times);
+  add_sglang_options(app, config.sglang);
   add_kv_event_options(app, config);
   try {
     app.parse(argc, argv);

@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "kv_event_format.hpp"
+#include "sglang_config.hpp"
 
 namespace handoff::mock {
 
 // Grows with each personality.
-enum class EngineKind { kVllm, kTrtllm };
+enum class EngineKind { kVllm, kSglang, kTrtllm };
 enum class Role { kProducer, kConsumer, kBoth, kNone };
 enum class GenerateParams { kTopLevel, kExtraArgs, kBoth };
 enum class LoadFailurePolicy { kFail, kRecompute };
@@ -72,6 +73,8 @@ struct MockConfig {
   std::uint64_t seed = 1;
   std::string engine_id;
 
+  SglangConfig sglang;
+
   // The three times of the lease protocol, after scaling.
   std::chrono::microseconds lease() const { return scaled(30.0); }
   std::chrono::microseconds lease_extension() const { return scaled(20.0); }
@@ -83,7 +86,7 @@ struct MockConfig {
     return max_model_len < pool ? max_model_len : pool;
   }
 
- private:
+  // A time of the real engine, after --time-scale.
   std::chrono::microseconds scaled(double seconds) const {
     return std::chrono::microseconds(static_cast<std::int64_t>(seconds * 1e6 * time_scale));
   }

@@ -91,6 +91,11 @@ const std::map<std::string, Effect>& effects() {
       {"die", [](const Json&, FaultPlan& p) { p.die = true; }},
       {"status", [](const Json& t, FaultPlan& p) { p.reply = canned(t, 503); }},
       {"reject", [](const Json& t, FaultPlan& p) { p.reject = t.value("status", 400); }},
+      {"engine_error",
+       [](const Json& t, FaultPlan& p) {
+         p.engine_error = EngineError{t.value("status", 500), t.value("message", "failed by a fault rule"),
+                                      t.value("retryable", false)};
+       }},
       {"redirect",
        [](const Json& t, FaultPlan& p) {
          p.reply = canned(t, 307);
@@ -150,6 +155,7 @@ void merge(const FaultPlan& more, FaultPlan& plan) {
   if (!plan.reply) plan.reply = more.reply;
   if (!plan.early) plan.early = more.early;
   if (!plan.reject) plan.reject = more.reject;
+  if (!plan.engine_error) plan.engine_error = more.engine_error;
   if (!plan.informational) plan.informational = more.informational;
   if (plan.delay_before.count() == 0) plan.delay_before = more.delay_before;
   if (plan.delay_after.count() == 0) plan.delay_after = more.delay_after;

@@ -53,6 +53,13 @@ enum class Framing {
   kNoFinalChunk,
 };
 
+// The engine takes the request and then fails it; what that looks like is the engine's own way.
+struct EngineError {
+  int status = 500;  // 0: as if somebody had aborted it
+  std::string message;
+  bool retryable = false;
+};
+
 // Everything the matching rules do to one request, merged.
 struct FaultPlan {
   bool any = false;
@@ -61,6 +68,7 @@ struct FaultPlan {
   std::optional<CannedReply> reply;
   std::optional<CannedReply> early;
   std::optional<int> reject;
+  std::optional<EngineError> engine_error;
   std::optional<InformationalHeads> informational;
   std::chrono::milliseconds delay_before{0};
   std::chrono::milliseconds delay_after{0};

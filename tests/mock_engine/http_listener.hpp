@@ -17,6 +17,7 @@ class HttpListener {
 
   void start();
   std::string address() const;
+  std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
   // Closes the port and resets every connection.
   void close();
 

@@ -56,7 +56,7 @@ int run(const MockConfig& config) {
   control.start();
   std::printf(
       "handoff-mock-engine listening http=%s side_channel=%s role=%s engine_id=%s control=%s engine=%s%s\n",
-      http.address().c_str(), personality->peer_address().c_str(), role_name(config.role),
+      http.address().c_str(), personality->peer_address().c_str(), personality->role().c_str(),
       engine.engine_id(0).c_str(), control.address().c_str(), engine_name(config.engine),
       kv_event_ports(engine).c_str());
   std::fflush(stdout);

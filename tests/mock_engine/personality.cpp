@@ -12,6 +12,8 @@ std::unique_ptr<Personality> make_personality(Services& services) {
   switch (services.config.engine) {
     case EngineKind::kVllm:
       return make_vllm_personality(services);
+    case EngineKind::kSglang:
+      return make_sglang_personality(services);
     case EngineKind::kTrtllm:
       return make_trtllm_personality(services);
   }

@@ -28,6 +28,9 @@ class Personality {
   // `host:port` where engines of this kind meet each other; valid after construction.
   virtual std::string peer_address() const = 0;
 
+  // What the first line and /mock/state call this engine's part in P/D.
+  virtual std::string role() const = 0;
+
   // Which leg of a P/D request a body is; for the log and for fault rules.
   virtual Leg leg_of(const Json& body) const = 0;
   // Answers one request on the HTTP port, 404 and 405 too.
@@ -46,6 +49,7 @@ std::unique_ptr<Personality> make_personality(Services& services);
 
 // One maker per kind, each in the kind's own file.
 std::unique_ptr<Personality> make_vllm_personality(Services& services);
+std::unique_ptr<Personality> make_sglang_personality(Services& services);
 std::unique_ptr<Personality> make_trtllm_personality(Services& services);
 
 }  // namespace handoff::mock

@@ -35,6 +35,7 @@ class TrtllmPersonality : public Personality {
     return host + ":" + std::to_string(side_channel_.port());
   }
 
+  std::string role() const override { return role_name(services_.config.role); }
   Leg leg_of(const Json& body) const override { return trtllm_leg_of(body); }
 
   Awaitable<void> serve(Exchange& exchange) override {

@@ -24,6 +24,8 @@ class VllmPersonality : public Personality {
     return host + ":" + std::to_string(side_channel_.port());
   }
 
+  std::string role() const override { return role_name(services_.config.role); }
+
   Leg leg_of(const Json& body) const override { return handoff::mock::leg_of(body); }
   Awaitable<void> serve(Exchange& exchange) override { return serve_engine_route(exchange); }
 

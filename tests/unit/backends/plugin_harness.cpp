@@ -188,13 +188,14 @@ struct TurnCalls {
     const auto finished = exchange.finished_.find(leg);
     const bool held = running != exchange.running_.end() && running->second.reply == HANDOFF_REPLY_HOLD;
     const bool complete =
-        finished != exchange.finished_.end() &&
+        finished != exchange.finished_.end() && exchange.complete_.contains(leg) &&
         (finished->second.reply == HANDOFF_REPLY_COLLECT || finished->second.reply == HANDOFF_REPLY_HOLD);
     if (!held && !complete) {
       exchange.refuse("relay", "neither a held nor a collected leg");
       return HANDOFF_INVALID;
     }
     exchange.answered_ = true;
+    exchange.relayed_ = leg;
     exchange.actions_.push_back({.kind = Action::Kind::relay, .leg_id = leg});
     return HANDOFF_OK;
   }
@@ -230,7 +231,9 @@ struct TurnCalls {
 
   static handoff_status fail(handoff_turn* turn, const handoff_failure* failure) {
     auto& exchange = *turn->exchange;
-    if (!exchange.may_answer("fail")) return HANDOFF_WRONG_STATE;
+    // An answer that was begun can still be broken.
+    if (!exchange.more_follows_ && !exchange.may_answer("fail")) return HANDOFF_WRONG_STATE;
+    exchange.more_follows_ = false;
     if (failure->status < 400 || failure->status > 599 || failure->code.size == 0 ||
         failure->message.size == 0) {
       exchange.refuse("fail", "status, code or message out of range");
@@ -261,6 +264,10 @@ struct TurnCalls {
                                     std::size_t header_count) {
     auto& exchange = *turn->exchange;
     if (!exchange.may_answer("decode_only")) return HANDOFF_WRONG_STATE;
+    if (exchange.backend_.needs_prefill() && exchange.has_prefill_) {
+      exchange.refuse("decode_only", "the engine can't prefill");
+      return HANDOFF_WRONG_STATE;
+    }
     Action action{.kind = Action::Kind::decode_only, .reason = to_string(reason)};
     action.headers = to_headers(headers, header_count);
     if (!is_label(action.reason) || !std::all_of(action.headers.begin(), action.headers.end(), is_header)) {
@@ -398,6 +405,7 @@ Exchange::Exchange(Backend& backend, const Request& request)
     abi->prefill_port = own.request.prefill->port;
   }
   abi->request_id = to_bytes(own.request.request_id);
+  abi->now_ms = 1000;
   begin_actions_ = run([&](handoff_turn* turn) {
     return backend_.plugin_.api().begin(backend_.backend_, abi.get(), turn, &exchange_);
   });
@@ -415,6 +423,9 @@ std::vector<Action> Exchange::deliver(const Event& event) {
   if (const auto leg = running_.find(event.leg); ends_leg && leg != running_.end()) {
     const bool relayed = leg->second.reply == HANDOFF_REPLY_RELAY;
     if (relayed && event.kind == HANDOFF_EVENT_LEG_DONE) answered_ = true;
+    if (event.kind == HANDOFF_EVENT_LEG_DONE) complete_.insert(event.leg);
+    if (event.kind == HANDOFF_EVENT_LEG_FAILED && relayed_ == event.leg)
+      answered_ = false;  // nothing was said yet
     finished_.insert(*leg);
     running_.erase(leg);
   }

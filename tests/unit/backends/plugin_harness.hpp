@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -156,6 +157,7 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
+  bool needs_prefill() const { return (plugin_.api().flags & HANDOFF_BACKEND_NEEDS_PREFILL) != 0; }
   bool created() const { return backend_ != nullptr; }
   const std::string& error() const { return error_; }
 
@@ -209,6 +211,8 @@ class Exchange {
   std::vector<Action> actions_;  ///< of the running entry
   std::map<std::uint32_t, Leg> running_;
   std::map<std::uint32_t, Leg> finished_;
+  std::set<std::uint32_t> complete_;      ///< legs that ended well
+  std::optional<std::uint32_t> relayed_;  ///< the leg that was made the answer
   bool answered_ = false;
   bool more_follows_ = false;  ///< respond(more) was called and the last write() was not
   bool in_end_ = false;

@@ -128,6 +128,8 @@ INSTANTIATE_TEST_SUITE_P(
                "config_keys[1]: DYN_SIDECAR_X_MODE is declared twice"},
         Defect{"many keys", [](auto& d) { d.table.config_key_count = 65; }, "config_keys has 65"},
 
+        Defect{"flags of the backend", [](auto& d) { d.table.flags = 2; }, "flags 2 are unknown"},
+
         Defect{"no health path", [](auto& d) { d.table.health_path = {}; },
                "health_path \"\" must begin with '/'"},
         Defect{"bad health path", [](auto& d) { d.table.health_path = bytes("/he alth"); },

@@ -1,0 +1,114 @@
+// What SglangExchange asks engines before the first pair: their part, and where prefill's bootstrap server
+// is.
+#include <utility>
+
+#include "backends/sglang/leg_headers.hpp"
+#include "backends/sglang/sglang_exchange.hpp"
+
+namespace handoff::sglang {
+namespace {
+
+constexpr std::string_view kPath = "/server_info";
+constexpr std::uint64_t kLargestInfo = std::uint64_t{1} << 20;
+constexpr std::string_view kLocal = "local";
+constexpr std::string_view kMismatch = "engine_role_mismatch";
+
+}  // namespace
+
+void SglangExchange::start(sdk::Turn& turn) {
+  if (shared_.settings.bootstrap_port != 0) {
+    prefill_info_.bootstrap_port = shared_.settings.bootstrap_port;
+    start_pair(turn);
+    return;
+  }
+  const auto* prefill = shared_.memory.find(prefill_endpoint(), request_.now_ms);
+  const auto* local = shared_.memory.find(std::string(kLocal), request_.now_ms);
+  if (prefill != nullptr) prefill_info_ = *prefill;
+  if (local != nullptr) decode_version_ = local->version;
+  if (prefill != nullptr && local != nullptr) {
+    start_pair(turn);
+    return;
+  }
+  if (prefill == nullptr) ask(HANDOFF_TARGET_PREFILL, turn);
+  if (local == nullptr) ask(HANDOFF_TARGET_LOCAL, turn);
+}
+
+void SglangExchange::ask(std::uint32_t target, sdk::Turn& turn) {
+  const CallHeaders headers(request_, /*has_body=*/false);
+  sdk::Leg leg;
+  leg.id = ++last_leg_;
+  leg.role = HANDOFF_ROLE_AUXILIARY;
+  leg.target = target;
+  leg.reply = HANDOFF_REPLY_COLLECT;
+  leg.flags = HANDOFF_LEG_MAY_RESEND | HANDOFF_LEG_NO_CLIENT_HEADERS;
+  leg.reply_limit = kLargestInfo;
+  leg.method = "GET";
+  leg.path = kPath;
+  leg.name = "server_info";
+  leg.headers = headers.fields();
+  (target == HANDOFF_TARGET_PREFILL ? prefill_info_leg_ : decode_info_leg_) = leg.id;
+  turn.start(leg);
+}
+
+void SglangExchange::on_info(const handoff_event& event, sdk::Turn& turn) {
+  const bool of_prefill = prefill_info_leg_ != 0 && event.leg == prefill_info_leg_;
+  const bool of_decode = decode_info_leg_ != 0 && event.leg == decode_info_leg_;
+  if (!of_prefill && !of_decode) return;
+  const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
+  if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
+  const bool is_refused = done && (event.status == 401 || event.status == 403);
+  if (!done || is_refused) {
+    phase_ = Phase::settled;
+    turn.fail_with_leg(event.leg);
+    return;
+  }
+  if (event.status != 200) {
+    fail_asking("auxiliary_upstream_error", "An engine does not tell its /server_info.", event.leg, turn);
+    return;
+  }
+  auto info = read_server_info(shared_.host, sdk::view(event.body));
+  const bool fits = of_prefill ? accept_prefill(std::move(info), event.now_ms, turn)
+                               : accept_decode(std::move(info), event.now_ms, turn);
+  if (!fits) return;
+  (of_prefill ? prefill_info_leg_ : decode_info_leg_) = 0;
+  if (prefill_info_leg_ != 0 || decode_info_leg_ != 0) return;
+  if (!decode_version_.empty() && !prefill_info_.version.empty() &&
+      decode_version_ != prefill_info_.version) {
+    shared_.host.warn("version_skew",
+                      "prefill and decode run different SGLang versions; transfers between them may fail");
+  }
+  start_pair(turn);
+}
+
+bool SglangExchange::accept_prefill(EngineInfo info, std::uint64_t now_ms, sdk::Turn& turn) {
+  if (info.mode != EngineMode::prefill) {
+    fail_asking(kMismatch, "The engine at the prefill endpoint does not run in SGLang's prefill mode.",
+                prefill_info_leg_, turn);
+    return false;
+  }
+  if (info.bootstrap_port == 0) {
+    fail_asking(kMismatch, "The prefill engine does not tell its bootstrap port.", prefill_info_leg_, turn);
+    return false;
+  }
+  prefill_info_ = info;
+  shared_.memory.remember(prefill_endpoint(), std::move(info), now_ms);
+  return true;
+}
+
+bool SglangExchange::accept_decode(EngineInfo info, std::uint64_t now_ms, sdk::Turn& turn) {
+  if (info.mode != EngineMode::decode) {
+    fail_asking(kMismatch, "The local engine does not run in SGLang's decode mode.", decode_info_leg_, turn);
+    return false;
+  }
+  decode_version_ = info.version;
+  shared_.memory.remember(std::string(kLocal), std::move(info), now_ms);
+  return true;
+}
+
+void SglangExchange::fail_asking(std::string_view code, std::string_view message, std::uint32_t leg,
+                                 sdk::Turn& turn) {
+  phase_ = Phase::settled;
+  turn.fail({.status = 502, .code = code, .message = message, .leg = leg});
+}
+
+}  // namespace handoff::sglang

@@ -1,0 +1,66 @@
+#include "backends/sglang/engine_info.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "backends/json_text/values.hpp"
+
+namespace handoff::sglang {
+namespace {
+
+constexpr std::size_t kMaxKnown = 256;
+constexpr std::uint64_t kMaxAgeMs = 600'000;
+constexpr std::size_t kMaxVersion = 64;
+constexpr std::int64_t kMaxRanks = 1 << 20;
+
+std::string_view text_of(const sdk::Object& info, std::string_view name) {
+  const auto* member = info.find(name);
+  if (member == nullptr) return {};
+  return json_text::plain_string(info.raw(*member)).value_or(std::string_view{});
+}
+
+std::int64_t number_of(const sdk::Object& info, std::string_view name, std::int64_t most) {
+  const auto* member = info.find(name);
+  return member == nullptr ? -1 : json_text::plain_integer(info.raw(*member), most);
+}
+
+EngineMode mode_from(std::string_view text) {
+  if (text == "prefill") return EngineMode::prefill;
+  if (text == "decode") return EngineMode::decode;
+  return text == "null" ? EngineMode::unified : EngineMode::unknown;
+}
+
+}  // namespace
+
+EngineInfo read_server_info(const sdk::Host& host, std::string_view reply) {
+  EngineInfo out;
+  const auto info = host.json(reply);
+  if (!info.is_object()) return out;
+  out.mode = mode_from(text_of(info, "disaggregation_mode"));
+  const auto port = number_of(info, "disaggregation_bootstrap_port", 65535);
+  if (port > 0) out.bootstrap_port = static_cast<std::uint32_t>(port);
+  const auto ranks = number_of(info, "dp_size", kMaxRanks);
+  if (ranks > 0) out.ranks = static_cast<std::uint32_t>(ranks);
+  const auto version = text_of(info, "version");
+  if (version.size() <= kMaxVersion) out.version = version;
+  return out;
+}
+
+const EngineInfo* EngineMemory::find(const std::string& endpoint, std::uint64_t now_ms) {
+  const auto at = known_.find(endpoint);
+  if (at == known_.end()) return nullptr;
+  if (now_ms <= at->second.heard_ms + kMaxAgeMs) return &at->second.info;
+  known_.erase(at);
+  return nullptr;
+}
+
+void EngineMemory::remember(const std::string& endpoint, EngineInfo info, std::uint64_t now_ms) {
+  if (known_.size() >= kMaxKnown && !known_.contains(endpoint)) {
+    known_.erase(std::min_element(known_.begin(), known_.end(), [](const auto& a, const auto& b) {
+      return a.second.heard_ms < b.second.heard_ms;
+    }));
+  }
+  known_[endpoint] = {.info = std::move(info), .heard_ms = now_ms};
+}
+
+}  // namespace handoff::sglang

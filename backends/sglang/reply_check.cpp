@@ -1,0 +1,94 @@
+#include "backends/sglang/reply_check.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "backends/json_text/values.hpp"
+
+namespace handoff::sglang {
+namespace {
+
+using json_text::find_member;
+using json_text::plain_string;
+
+constexpr std::array<std::string_view, 5> kOrdinaryEnds{"stop", "length", "tool_calls", "function_call",
+                                                        "content_filter"};
+
+bool is_set(std::optional<std::string_view> value) {
+  return value && *value != "null";
+}
+
+bool is_ordinary(std::optional<std::string_view> finish) {
+  const auto text = finish ? plain_string(*finish) : std::nullopt;
+  return text && std::find(kOrdinaryEnds.begin(), kOrdinaryEnds.end(), *text) != kOrdinaryEnds.end();
+}
+
+std::uint32_t status_of(std::optional<std::string_view> code) {
+  const auto number = code ? json_text::plain_integer(*code, 599) : -1;
+  if (number >= 400 && number < 500) return static_cast<std::uint32_t>(number);
+  const bool known = number == 500 || number == 503 || number == 504;
+  return known ? static_cast<std::uint32_t>(number) : 502;
+}
+
+std::optional<std::string_view> finish_of_generate(std::string_view item) {
+  const auto meta = find_member(item, "meta_info");
+  return meta ? find_member(*meta, "finish_reason") : std::nullopt;
+}
+
+std::string_view generate_defect(std::string_view item) {
+  if (is_set(find_member(item, "error"))) return "it reports an error";
+  const auto finish = finish_of_generate(item);
+  if (!finish || !is_ordinary(find_member(*finish, "type")))
+    return "meta_info.finish_reason is no ordinary end";
+  return {};
+}
+
+std::string_view choices_defect(std::string_view reply, std::size_t wanted) {
+  const auto choices = find_member(reply, "choices");
+  json_text::Items items(choices.value_or(std::string_view{}));
+  if (!items.is_list()) return "choices is not a list";
+  std::size_t count = 0;
+  while (const auto choice = items.next()) {
+    ++count;
+    if (!is_ordinary(find_member(*choice, "finish_reason")))
+      return "choices.finish_reason is no ordinary end";
+  }
+  return count == wanted ? std::string_view{} : "choices has another length than the request";
+}
+
+std::string_view batch_defect(std::string_view reply, std::size_t wanted) {
+  json_text::Items items(reply);
+  if (!items.is_list()) return "it is not a list, as the answer to a batch is";
+  std::size_t count = 0;
+  while (const auto item = items.next()) {
+    ++count;
+    if (const auto defect = generate_defect(*item); !defect.empty()) return defect;
+  }
+  return count == wanted ? std::string_view{} : "it has another length than the request";
+}
+
+}  // namespace
+
+std::string_view find_prefill_defect(const sdk::Host& host, std::string_view reply,
+                                     const RequestShape& shape) {
+  if (shape.is_generate && shape.items) return batch_defect(reply, *shape.items);
+  if (!host.json(reply).is_object()) return "it is not a JSON object";
+  if (is_set(find_member(reply, "error"))) return "it reports an error";
+  const auto object = find_member(reply, "object");
+  if (object && *object == "\"error\"") return "it reports an error";
+  return shape.is_generate ? generate_defect(reply) : choices_defect(reply, shape.items.value_or(1));
+}
+
+std::optional<ReportedFailure> find_reported_failure(std::string_view object) {
+  const auto error = find_member(object, "error");
+  if (is_set(error)) return ReportedFailure{status_of(find_member(*error, "code"))};
+  const auto kind = find_member(object, "object");
+  if (kind && *kind == "\"error\"") return ReportedFailure{status_of(find_member(object, "code"))};
+  const auto finish = finish_of_generate(object);
+  if (!finish || find_member(*finish, "type") != std::string_view("\"abort\"")) return std::nullopt;
+  const auto status = find_member(*finish, "status_code");
+  if (!is_set(status)) return std::nullopt;
+  return ReportedFailure{status_of(status)};
+}
+
+}  // namespace handoff::sglang

@@ -1,0 +1,145 @@
+// What engines are asked before the first pair: S50 to S57.
+#include "tests/unit/backends/sglang/sglang_case.hpp"
+
+namespace handoff::plugin_test {
+namespace {
+
+class SglangAsking : public SglangCase {
+ protected:
+  SglangAsking() : SglangCase(std::map<std::string, std::string>{}) {}
+
+  static std::map<std::uint32_t, std::uint32_t> questions(const std::vector<Action>& actions) {
+    std::map<std::uint32_t, std::uint32_t> ids;  // by target
+    for (const auto& action : of_kind(actions, Action::Kind::start)) {
+      if (action.leg.role != HANDOFF_ROLE_AUXILIARY) continue;
+      EXPECT_EQ(action.leg.method, "GET");
+      EXPECT_EQ(action.leg.path, "/server_info");
+      ids[action.leg.target] = action.leg.id;
+    }
+    return ids;
+  }
+  /// Begins a request and lets both engines answer.
+  std::vector<Action> answered(std::string prefill, std::string decode, std::vector<Header> headers = {}) {
+    exchange_ = begin(kChat, kChatBody, std::move(headers));
+    const auto ids = questions(exchange_->begin_actions());
+    EXPECT_EQ(ids.size(), 2U);
+    auto actions = exchange_->deliver(leg_done(ids.at(HANDOFF_TARGET_PREFILL), 200, std::move(prefill)));
+    if (!exchange_->answered())
+      actions = exchange_->deliver(leg_done(ids.at(HANDOFF_TARGET_LOCAL), 200, std::move(decode)));
+    return actions;
+  }
+  std::unique_ptr<Exchange> exchange_;
+};
+
+TEST_F(SglangAsking, BothEnginesAreAskedAtOnceAndThenRemembered) {
+  const auto actions = answered(kPrefillInfo, kDecodeInfo);
+  EXPECT_EQ(member(leg(actions, HANDOFF_ROLE_DECODE), "bootstrap_port"), 8998);
+  const auto next = begin(kChat, kChatBody);
+  EXPECT_TRUE(questions(next->begin_actions()).empty());
+  EXPECT_EQ(member(leg(next->begin_actions(), HANDOFF_ROLE_PREFILL), "bootstrap_port"), 8998);
+}
+
+TEST_F(SglangAsking, EachEndpointIsAskedForItself) {
+  answered(kPrefillInfo, kDecodeInfo);
+  const auto other = begin(kChat, kChatBody, {}, {.host = "10.0.0.9", .port = 8001});
+  const auto ids = questions(other->begin_actions());
+  EXPECT_EQ(ids.size(), 1U);
+  EXPECT_TRUE(ids.contains(HANDOFF_TARGET_PREFILL));
+}
+
+TEST_F(SglangAsking, QuestionsCarryTheClientsKeyOnly) {
+  exchange_ = begin(kChat, kChatBody, {{"Authorization", "Bearer k"}, {"x-other", "1"}});
+  for (const auto& action : exchange_->begin_actions()) {
+    EXPECT_EQ(action.leg.header("authorization"), "Bearer k");
+    EXPECT_NE(action.leg.flags & HANDOFF_LEG_NO_CLIENT_HEADERS, 0U);
+    EXPECT_NE(action.leg.flags & HANDOFF_LEG_MAY_RESEND, 0U);
+  }
+}
+
+TEST_F(SglangAsking, AnEngineInAnotherRoleIsAClearError) {
+  const std::string unified = R"({"disaggregation_mode":"null","disaggregation_bootstrap_port":8998})";
+  for (const auto& [prefill, decode] : std::vector<std::pair<std::string, std::string>>{
+           {kDecodeInfo, kDecodeInfo},
+           {unified, kDecodeInfo},
+           {"{}", kDecodeInfo},
+           {"[]", kDecodeInfo},
+           {"no JSON", kDecodeInfo},
+           {R"({"disaggregation_mode":"prefill"})", kDecodeInfo},
+           {R"({"disaggregation_mode":"prefill","disaggregation_bootstrap_port":0})", kDecodeInfo},
+           {R"({"disaggregation_mode":"prefill","disaggregation_bootstrap_port":65536})", kDecodeInfo},
+           {R"({"disaggregation_mode":"prefill","disaggregation_bootstrap_port":"8998"})", kDecodeInfo},
+           {kPrefillInfo, kPrefillInfo},
+           {kPrefillInfo, unified}}) {
+    Backend fresh(plugin_, host_);
+    Exchange exchange(fresh, Request{.path = std::string(kChat), .body = kChatBody});
+    const auto ids = questions(exchange.begin_actions());
+    auto actions = exchange.deliver(leg_done(ids.at(HANDOFF_TARGET_PREFILL), 200, prefill));
+    if (!exchange.answered()) actions = exchange.deliver(leg_done(ids.at(HANDOFF_TARGET_LOCAL), 200, decode));
+    const auto failure = only(actions, Action::Kind::fail);
+    EXPECT_EQ(failure.status, 502U) << prefill;
+    EXPECT_EQ(failure.code, "engine_role_mismatch") << prefill;
+  }
+}
+
+TEST_F(SglangAsking, QuestionsThatFailAreReported) {
+  exchange_ = begin(kChat, kChatBody);
+  auto ids = questions(exchange_->begin_actions());
+  auto actions = exchange_->deliver(leg_failed(ids.at(HANDOFF_TARGET_PREFILL), HANDOFF_CAUSE_CONNECT));
+  EXPECT_EQ(only(actions, Action::Kind::fail_with_leg).leg_id, ids.at(HANDOFF_TARGET_PREFILL));
+  EXPECT_TRUE(of_kind(actions, Action::Kind::background).empty()) << "there is nothing to abort";
+  exchange_ = begin(kChat, kChatBody);
+  ids = questions(exchange_->begin_actions());
+  actions = exchange_->deliver(leg_done(ids.at(HANDOFF_TARGET_LOCAL), 404, "{}"));
+  EXPECT_EQ(only(actions, Action::Kind::fail).code, "auxiliary_upstream_error");
+}
+
+TEST_F(SglangAsking, AFailureMakesThePluginAskAgain) {
+  auto actions = answered(kPrefillInfo, kDecodeInfo);
+  exchange_->deliver(leg_failed(leg(actions, HANDOFF_ROLE_PREFILL).id, HANDOFF_CAUSE_CONNECT));
+  EXPECT_EQ(questions(begin(kChat, kChatBody)->begin_actions()).size(), 1U);
+}
+
+TEST_F(SglangAsking, VersionsThatDifferAreWarnedOf) {
+  answered(R"({"disaggregation_mode":"prefill","disaggregation_bootstrap_port":8998,"version":"0.5.18"})",
+           kDecodeInfo);
+  ASSERT_EQ(host_.warnings.size(), 1U);
+  EXPECT_EQ(host_.warnings.front().first, "version_skew");
+}
+
+TEST_F(SglangAsking, AChosenRankDecidesTheRoom) {
+  const std::string four =
+      R"({"disaggregation_mode":"prefill","disaggregation_bootstrap_port":8998,"dp_size":4})";
+  auto actions = answered(four, kDecodeInfo, {{"x-dynamo-prefill-dp-rank", "3"}});
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(member(leg(actions, HANDOFF_ROLE_DECODE), "bootstrap_room").get<std::uint64_t>() % 4, 3U);
+    exchange_ = begin(kChat, kChatBody, {{"x-dynamo-prefill-dp-rank", "3"}});
+    actions = exchange_->begin_actions();
+  }
+}
+
+TEST_F(SglangAsking, ManyEndpointsDoNotGrowTheMemoryForEver) {
+  answered(kPrefillInfo, kDecodeInfo);
+  for (std::uint32_t port = 9000; port < 9400; ++port) {
+    const auto exchange = begin(kChat, kChatBody, {}, {.host = "10.0.0.9", .port = port});
+    exchange->deliver(
+        leg_done(questions(exchange->begin_actions()).at(HANDOFF_TARGET_PREFILL), 200, kPrefillInfo));
+  }
+  EXPECT_TRUE(
+      questions(begin(kChat, kChatBody, {}, {.host = "10.0.0.9", .port = 9399})->begin_actions()).empty());
+  EXPECT_FALSE(
+      questions(begin(kChat, kChatBody, {}, {.host = "10.0.0.9", .port = 9000})->begin_actions()).empty());
+}
+
+TEST(SglangSettings, TwoNamesOfOnePortMustAgree) {
+  const Plugin plugin(HANDOFF_SGLANG_PLUGIN);
+  Host host;
+  const Backend both(plugin, host,
+                     {{"DYN_SIDECAR_SGLANG_BOOTSTRAP_PORT", "1"}, {"SGLANG_BOOTSTRAP_PORT", "2"}});
+  EXPECT_FALSE(both.created());
+  EXPECT_NE(both.error().find("SGLANG_BOOTSTRAP_PORT"), std::string::npos);
+  const Backend old(plugin, host, {{"SGLANG_BOOTSTRAP_PORT", "9001"}});
+  EXPECT_TRUE(old.created());
+}
+
+}  // namespace
+}  // namespace handoff::plugin_test
