@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 
-from handoff_stack import PATIENCE, ROOT, Engine, LogLine, Sidecar, StackError, start
+from handoff_stack import ENGINE_ROLES, PATIENCE, ROOT, Engine, LogLine, Sidecar, StackError, start
 
 SETTINGS = os.path.join(ROOT, "compose", "settings")
 LOOPBACK = "127.0.0.1"
@@ -191,15 +191,15 @@ class FullStack:
         return self._keep(Engine(*own, *flags, binary=self._path("handoff-mock-engine")))
 
     def _start_engines(self):
-        kind = [] if self.engine == "vllm" else ["--engine", self.engine]
+        prefill_kind, decode_kind = ENGINE_ROLES[self.engine]
         events = {"sglang": ["--kv-event-format", "sglang-map", "--kv-replay-without-topic"]}.get(self.engine, [])
         tokenizer = ["--tokenizer-api", "sglang"] if self.engine == "sglang" else []
         self.renderer = self.start_engine("renderer.ini", *tokenizer, *self._renderer_flags)
         for _ in range(self._counts[0]):
-            self.prefills.append(self.start_engine("prefill-engine.ini", *kind, *events, *self._flags[0]))
+            self.prefills.append(self.start_engine("prefill-engine.ini", *prefill_kind, *events, *self._flags[0]))
         sidecar_settings = env_settings("sidecar.env")
         for _ in range(self._counts[1]):
-            engine = self.start_engine("decode-engine.ini", *kind, *events, *self._flags[1])
+            engine = self.start_engine("decode-engine.ini", *decode_kind, *events, *self._flags[1])
             self.decodes.append(engine)
             flags = ["--drain-delay-ms", sidecar_settings["DYN_SIDECAR_DRAIN_DELAY_MS"]]
             self.sidecars.append(self._keep(Sidecar(engine, *flags, binary=self._path("handoff-sidecar"),
