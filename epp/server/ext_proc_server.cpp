@@ -33,9 +33,10 @@ class Introspection final : public handoff::epp::v1::Introspection::CallbackServ
   explicit Introspection(std::function<std::string()> report) : report_(std::move(report)) {}
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context, const v1::ReportRequest*,
                                    v1::ReportReply* reply) override {
-    reply->set_json(report_());
     auto* reactor = context->DefaultReactor();
-    reactor->Finish(grpc::Status::OK);
+    if (report_) reply->set_json(report_());
+    reactor->Finish(report_ ? grpc::Status::OK
+                            : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "DYN_EPP_DEBUG_REPORT is off"));
     return reactor;
   }
 
@@ -118,10 +119,9 @@ class ExtProcServer::Impl {
     set_up_connections(builder);
     builder.AddListeningPort(address_of(options_.bind, options_.health_port),
                              grpc::InsecureServerCredentials(), &health_port_);
-    if (options_.report) {
-      introspection_ = std::make_unique<Introspection>(options_.report);
-      builder.RegisterService(introspection_.get());
-    }
+    // Also without a report: gRPC starts no server that has nothing but its own health service.
+    introspection_ = std::make_unique<Introspection>(options_.report);
+    builder.RegisterService(introspection_.get());
     health_server_ = builder.BuildAndStart();
     require_port(health_server_, health_port_, options_.health_port, "DYN_EPP_GRPC_HEALTH_PORT");
     set_health(*health_server_, false);

@@ -67,7 +67,27 @@ def _prefill_replies():
 
 def prefill_faults(engine="vllm"):
     faults = transport_faults() + _prefill_replies()
-    return faults + (_handoffs() if engine == "vllm" else _sglang_ends())
+    handoffs = {"vllm": _handoffs, "sglang": _sglang_ends, "trtllm": _trtllm_handoffs}
+    return faults + handoffs[engine]()
+
+
+def _trtllm_handoffs():
+    def patched(name, patch):
+        return Fault(name, {"action": "params_patch", "patch": patch}, statuses=(502,), never_ok=True)
+
+    return [
+        Fault("no-params", {"action": "params_remove"}, HARMLESS),
+        Fault("null-params", {"action": "params_patch", "patch": None}, HARMLESS),
+        patched("no-context-id", {"ctx_request_id": None}),
+        patched("id-as-text", {"disagg_request_id": "5"}),
+        patched("id-as-float", {"ctx_request_id": 9007199254740992.0}),
+        patched("another-type", {"request_type": "generation_only"}),
+        patched("no-tokens", {"$reply": {"prompt_token_ids": None}}),
+        patched("no-reason", {"$choice": {"finish_reason": None}}),
+        Fault("params-list", {"action": "params_raw", "raw": "[1, 2]"}, statuses=(502,), never_ok=True),
+        Fault("params-cut", {"action": "params_raw", "raw": '{"request_type": "context_only"'}, statuses=(502,),
+              never_ok=True),
+    ]
 
 
 def _sglang_ends():
@@ -107,6 +127,11 @@ def decode_faults(engine="vllm"):
         # Within a stream's 200 too, as long as nothing has been shown of it.
         faults += [Fault(f"engine-{status}", {"action": "engine_error", "status": status}, statuses=(status,), never_ok=True,
                          generation_only=True) for status in (500, 503)]
+    if engine == "trtllm":
+        # The head of a stream comes before the blocks: who closes because of it does so while they are on their way.
+        for fault in faults:
+            if fault.name in ("chunked-and-length", "garbage", "oversize-head"):
+                fault.whole_replies_only = True
     for status in (400, 429, 500, 503):
         rule = {"action": "status", "status": status, "body": "decode says no"}
         faults.append(Fault(f"status-{status}", rule, statuses=(status,), never_ok=True))

@@ -69,6 +69,8 @@ class Engines:
         if ENGINE == "sglang":
             # The engine's five minutes are 15 s: more than any healthy pair takes, less than the test waits.
             self.roles = {part: ("--engine", "sglang", "--disaggregation-mode", part) for part in ("prefill", "decode")}
+        if ENGINE == "trtllm":
+            self.roles = {part: ("--engine", "trtllm", *role) for part, role in self.roles.items()}
         flags = ("--time-scale", str(0.05 if ENGINE == "sglang" else LEASE_SCALE), "--seed", str(seed % 2**31), "--blocks", "60000")
         self.flags = flags
         self.prefill = [self._prefill("--port", "0") for _ in range(3)]
@@ -185,7 +187,8 @@ class Request:
         if answer.status == 502 and not shape.text and b"closed the connection without an answer" in answer.body:
             return None  # lost to an idle connection's close; sending a POST of unknown effect again is not ours to do
         if harmless and answer.status == 504 and b"did not answer in time" in answer.body:
-            return LATE
+            # Generation waits for a context worker that died after its answer.
+            return None if ENGINE == "trtllm" and self.is_stormy() else LATE
         if harmless and not self.is_stormy():
             return f"status {answer.status} without a reason: {answer.body[:200]!r}"
         if answer.status < 400:
@@ -207,7 +210,7 @@ class Run:
         self.rng = random.Random(seed)
         self.engines = Engines(seed)
         # An engine that can't prefill has nothing to fall back to.
-        self.falls_back = self.rng.random() < 0.25 and ENGINE == "vllm"
+        self.falls_back = self.rng.random() < 0.25 and ENGINE != "sglang"
         settings = {
             **SETTINGS,
             "DYN_DECODE_ENGINE_PORT": str(self.engines.decode.port),
@@ -445,9 +448,13 @@ def check_engines(run):
         state = engine.wait(blocks_free="all", requests=0, leases=0)
         assert state["blocks"]["leaked"] == 0, state
         assert not state["dead"] and state["deaths"] == 0, state
-        assert state["hung_incomplete"] == 0, state
+        # A worker that dies takes its handoffs along, and the other waits for them until its own time is over.
+        assert ENGINE == "trtllm" or state["hung_incomplete"] == 0, state
         assert state["wrong_text"] == 0, state
         assert state["misrouted"] == 0, state
+        if ENGINE == "trtllm":
+            for name in ("duplicate_ids", "low_ids", "tokenized_again", "cancelled_in_transfer"):
+                assert state[name] == 0, (name, state)
         if ENGINE == "sglang":
             engine.wait(sglang__rooms__live=0, sglang__waiting_peers=0)
             assert state["sglang"]["missing_room"] == 0 and state["sglang"]["aborts"]["of_all"] == 0, state

@@ -63,11 +63,27 @@ def _sglang_generation(rng):
     return Shape("POST", path, json.dumps(body).encode(), stream=stream)
 
 
+def _trtllm_generation(rng):
+    path = rng.choice(("/v1/chat/completions", "/v1/completions"))
+    stream = rng.random() < 0.5
+    body = {"max_tokens": rng.choice((1, 2, 16, 16, 200)), "stream": stream}
+    if path == "/v1/chat/completions":
+        body["messages"] = [{"role": "user", "content": _prompt(rng)}]
+    else:
+        body["prompt"] = _prompt(rng)
+    if stream and rng.random() < 0.5:
+        body["stream_options"] = {"include_usage": True}
+    return Shape("POST", path, json.dumps(body).encode(), stream=stream)
+
+
+GENERATIONS = {"vllm": _generation, "sglang": _sglang_generation, "trtllm": _trtllm_generation}
+
+
 def make_palette(rng, engine, count, kind="vllm"):
     """Shapes with distinct prompts, and so distinct answers, which the engine is asked for beforehand."""
     palette = []
     for _ in range(count):
-        shape = _sglang_generation(rng) if kind == "sglang" else _generation(rng)
+        shape = GENERATIONS[kind](rng)
         expected = engine.expect(shape.path, json.loads(shape.body))
         shape.text = expected["text"]
         shape.token_ids = expected["choices"][0]["token_ids"]
@@ -81,11 +97,15 @@ def others(kind="vllm"):
     forged = json.dumps({"prompt": "x", "max_tokens": 1, "kv_transfer_params": {"do_remote_prefill": True}}).encode()
     if kind == "sglang":
         forged = json.dumps({"prompt": "x", "max_tokens": 1, "bootstrap_room": 7}).encode()
+    if kind == "trtllm":
+        forged = json.dumps({"prompt": "x", "max_tokens": 1, "disaggregated_params": {"request_type": "generation_only"}}).encode()
+    # This engine has no tokenizer to ask.
+    tokenize_status = 404 if kind == "trtllm" else 200
     return [
         Shape("GET", "/v1/models", b"", disaggregated=False),
         Shape("HEAD", "/health", b"", disaggregated=False, local=True),
         Shape("GET", "/health", b"", disaggregated=False, local=True),
-        Shape("POST", "/tokenize", tokenize, disaggregated=False),
+        Shape("POST", "/tokenize", tokenize, status=tokenize_status, disaggregated=False),
         Shape("POST", "/v1/completions", b'{"prompt": "cut off', status=400, local=True),
         Shape("POST", "/v1/chat/completions", forged, status=400, local=True),
         Shape("POST", "/no/such/path", b"x" * 3000, status=404, disaggregated=False),

@@ -124,6 +124,9 @@ MockConfig parse_command_line(int argc, char** argv) {
   add_options(app, config, times);
   add_sglang_options(app, config.sglang);
   add_kv_event_options(app, config);
+  // The same names in a file, one `name = value` a line; what is on the command line wins.
+  app.set_config("--config");
+  app.allow_config_extras(CLI::config_extras_mode::error);
   try {
     app.parse(argc, argv);
     if (config.kv_events && !config.prefix_caching)

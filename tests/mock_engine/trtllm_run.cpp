@@ -96,14 +96,20 @@ Awaitable<PullOutcome> TrtllmRun::transfer(RemoteLease remote) {
 }
 
 Awaitable<void> TrtllmRun::compute_prompt() {
-  const MockConfig& config = engine_.config();
+  Counters& counters = engine_.counters();
   const std::int64_t tokens = request_.prompt_tokens();
+  std::int64_t hit = 0;
+  for (std::size_t prompt = 0; prompt < request_.prompts.size(); ++prompt)
+    hit += place_.cached_tokens(prompt);
+  counters.cache_queries += tokens;
+  counters.local_cache_hit += hit;
   if (kv_loaded_) {
-    engine_.counters().external_kv_transfer += tokens;
+    counters.external_kv_transfer += tokens - hit;
   } else {
-    engine_.counters().local_compute += tokens;
-    co_await sleep_for(config.ttft + config.prefill_per_token * tokens);
+    counters.local_compute += tokens - hit;
+    co_await place_.compute(tokens - hit);
   }
+  if (kind_ == AnswerKind::kRight) place_.store_prompts();
 }
 
 std::int64_t TrtllmRun::keep_blocks() {

@@ -2,14 +2,20 @@
 
 import json
 import os
+import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import urllib.request
 
 from harness.limits import PATIENCE, wait_until
 
-PROGRAM = os.environ.get("HANDOFF_ENVOY") or shutil.which("envoy")
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "scripts"))
+
+from envoy_binary import find_envoy  # noqa: E402
+
+PROGRAM = os.environ.get("HANDOFF_ENVOY") or find_envoy()
 
 
 def address(port, host="127.0.0.1"):
