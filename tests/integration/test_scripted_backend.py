@@ -382,8 +382,11 @@ def test_an_exchange_without_a_way_on_is_answered(play):
         decode = play.decode.next()
         play.prefill.next().reply(b"{}")
         decode.begin_stream()
-        for _ in range(2 * HELD // 4096):
-            decode.chunk(b"x" * 4096)
+        try:
+            for _ in range(2 * HELD // 4096):
+                decode.chunk(b"x" * 4096)
+        except ConnectionError:
+            pass  # the leg ends when the bound is reached, maybe with bytes on their way
         client.read_response("POST").refused(500, "backend_failed")
         decode.wait_until_dropped()
         play.notes("over")
