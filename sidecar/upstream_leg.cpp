@@ -215,7 +215,7 @@ IoStatus UpstreamLeg::end_receive(error_code ec, std::size_t size, std::string_v
     return IoStatus::ok;
   }
   const auto scratch = context_.scratch;
-  std::memcpy(scratch.data(), carried.data(), carried.size());
+  if (!carried.empty()) std::memcpy(scratch.data(), carried.data(), carried.size());
   std::memcpy(scratch.data() + carried.size(), near.data(), size);
   auto total = carried.size() + size;
   if (size == near.size()) {

@@ -94,8 +94,11 @@ std::uint64_t LoadLedger::modelled(const SlotTotals& totals) const {
   const Booking& anchor = *totals.first_prefill;
   const std::uint64_t most = totals.unmodelled == 0 ? totals.prefill_tokens : anchor.prefill_tokens;
   if (anchor.prefill_duration->count() <= 0) return anchor.prefill_tokens;
-  const double share = std::chrono::duration<double>(now_ - totals.anchored_at) / *anchor.prefill_duration;
-  const double computed = std::floor(share * static_cast<double>(anchor.prefill_tokens));
+  // Multiplied first: a quotient of seconds is seldom exact, and would lose a token where the share is.
+  const std::chrono::nanoseconds elapsed = now_ - totals.anchored_at;
+  const double computed =
+      std::floor(static_cast<double>(elapsed.count()) * static_cast<double>(anchor.prefill_tokens) /
+                 static_cast<double>(anchor.prefill_duration->count()));
   return computed >= static_cast<double>(most) ? most : static_cast<std::uint64_t>(computed);
 }
 
