@@ -113,10 +113,17 @@ void BlockShard::put(Table& table, BlockKey key, std::uint64_t bits) {
 void BlockShard::rebuild(std::size_t buckets) {
   Table* old = table_.load(std::memory_order_relaxed);
   auto* table = new Table(buckets);
+  const std::size_t slots = old->buckets * kBucketSlots;
+  std::size_t at = 0;
   for (std::size_t b = 0; b < old->buckets; ++b) {
     for (const Slot& slot : old->data[b].slots) {
-      const std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
+      std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
+      // Blocks may move over the hand. Those that it passed last have not had the time to be matched since,
+      // so they are spared once more.
+      const std::size_t behind_hand = hand_ > at ? hand_ - at : hand_ + slots - at;
+      if (behind_hand <= slots / 8) bits |= kRecent;
       if (is_live(bits)) put(*table, slot.key.load(std::memory_order_relaxed), bits);
+      ++at;
     }
   }
   used_ = blocks();
