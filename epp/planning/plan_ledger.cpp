@@ -73,16 +73,16 @@ void Plan::reserve(std::vector<Wish> round, std::function<void(BookingOutcome)> 
           self->on_leg(leg, std::move(result));
         });
     if (!waiting) continue;
-    bool not_wanted = false;
+    decltype(waiting) unwanted;
     {
       const std::lock_guard lock(mutex_);
       if (state_ == PlanState::kClosed) {
-        not_wanted = true;
+        unwanted = std::move(waiting);
       } else if (slot(wish.leg).state == LegState::kPending) {
         slot(wish.leg).waiting = std::move(waiting);
       }
     }
-    if (not_wanted) waiting.cancel();
+    if (unwanted) unwanted.cancel();  // not under the lock: it calls back
   }
 }
 
