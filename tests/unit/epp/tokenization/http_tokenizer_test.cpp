@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <future>
+#include <mutex>
 #include <semaphore>
 #include <string>
 #include <vector>
@@ -125,16 +126,24 @@ TEST(HttpTokenizer, TellsFailuresApart) {
       {"nonsense\r\n\r\n", "unavailable"},
       {"", "unavailable"},
   };
+  std::mutex mutex;  // the service answers on threads of its own
   std::string now;
-  FakeService service([&](const auto&) { return FakeService::Answer{now, true}; });
+  const auto answer_with = [&](std::string text) {
+    const std::lock_guard lock(mutex);
+    now = std::move(text);
+  };
+  FakeService service([&](const auto&) {
+    const std::lock_guard lock(mutex);
+    return FakeService::Answer{now, true};
+  });
   HttpTokenizerOptions options;
   options.max_response_bytes = 1000;
   const auto tokenizer = tokenizer_for(service.url(), options);
   for (const auto& row : rows) {
-    now = row.text;
+    answer_with(row.text);
     EXPECT_EQ(failure(ask(*tokenizer, chat("x"))), row.expected) << row.text;
   }
-  now = FakeService::reply(200, kTokens);
+  answer_with(FakeService::reply(200, kTokens));
   EXPECT_EQ(ids(ask(*tokenizer, chat("x"))).size(), 3U) << "failures are not remembered";
 }
 
