@@ -34,8 +34,7 @@ void step(CachedSequence& sequence, const Token* tokens, std::size_t count) {
 }  // namespace
 
 PrefixCache::PrefixCache(BlockPool& pool, std::int64_t block_size, std::int64_t ranks, bool enabled)
-    : pool_(pool),
-      block_size_(static_cast<std::size_t>(block_size)),
+    : block_size_(static_cast<std::size_t>(block_size)),
       enabled_(enabled),
       by_digest_(static_cast<std::size_t>(ranks)),
       contents_(enabled ? static_cast<std::size_t>(pool.total()) : 0) {

@@ -74,7 +74,6 @@ class PrefixCache {
 
   void forget(std::int64_t id);
 
-  BlockPool& pool_;
   std::size_t block_size_;
   bool enabled_;
   std::vector<std::unordered_map<BlockDigest, std::int64_t, DigestHash>> by_digest_;  // one per rank
