@@ -15,10 +15,7 @@ namespace handoff::epp {
 
 namespace {
 
-constexpr std::size_t kAhead = 16;  // blocks whose memory a match asks for before it needs them
-// Blocks that are written in one go: so many that the memory of all of them is on its way while they are
-// hashed, and so few that it is still in the cache when they are written.
-constexpr std::size_t kWriteChunk = 64;
+constexpr std::size_t kAhead = 16;          // blocks whose memory a match asks for before it needs them
 constexpr std::int64_t kWindowsPerTtl = 4;  // a predicted block lives its TTL and up to one window more
 constexpr std::size_t kScrubPerWrite = 64;  // table slots; plus some for each block written
 constexpr std::size_t kScrubPerBlock = 8;
@@ -26,11 +23,9 @@ constexpr std::size_t kScrubPerMaintain = std::size_t{1} << 18;
 
 // Reused by each writing thread, so that events allocate nothing.
 struct WriteScratch {
-  std::vector<BlockKey> keys;
+  WriteBatch batch;
   std::vector<EngineKey> engines;
-  std::vector<std::uint8_t> existed;
   std::vector<std::uint64_t> seen;
-  std::vector<std::uint32_t> refused;
 
   static WriteScratch& get() {
     thread_local WriteScratch scratch;
@@ -47,7 +42,7 @@ bool has_duplicates(std::span<const EngineKey> keys, std::vector<std::uint64_t>&
     return false;
   }
   // A small table of what was seen; the first key doubles as the mark of a free place.
-  const std::size_t mask = std::bit_ceil(keys.size() * 2) - 1;
+  const std::size_t mask = std::bit_ceil(keys.size() * 4) - 1;
   seen.assign(mask + 1, keys[0]);
   for (const EngineKey key : keys.subspan(1)) {
     if (key == keys[0]) return true;
@@ -138,11 +133,10 @@ class BlockIndex::Impl {
     return ranks_.tier_ordinal(slot, tier);
   }
 
-  // The keys of the next kWriteChunk blocks behind `parent`, which moves on to the last of them. Asks for the
-  // memory of these blocks, and of the engine hashes of the chunk after it. False: no block behind these can
-  // be stored.
-  bool chain_chunk(std::span<const std::uint64_t> locals, std::span<const EngineKey> engines,
-                   std::optional<std::uint64_t>& parent, std::vector<BlockKey>& keys) const;
+  // The next blocks behind `parent`, which moves on to the last of them. Asks for their
+  // memory. False: no block behind these can be stored.
+  bool fill_batch(std::span<const std::uint64_t> locals, std::span<const EngineKey> engines,
+                  std::optional<std::uint64_t>& parent, WriteBatch& batch, const ReadEpochs::Pin& pin) const;
 
   static bool holds(const RankOrdinals& ordinals, HolderRef holders) {
     bool held = false;
@@ -169,34 +163,35 @@ class BlockIndex::Impl {
   Counters counters_;
 };
 
-bool BlockIndex::Impl::chain_chunk(std::span<const std::uint64_t> locals, std::span<const EngineKey> engines,
-                                   std::optional<std::uint64_t>& parent, std::vector<BlockKey>& keys) const {
-  keys.clear();
-  for (std::size_t i = 0; i < std::min(kWriteChunk, locals.size()); ++i) {
-    parent = parent ? chain_hash(*parent, locals[i]) : locals[i];
-    const BlockKey key = store_.block_key(*parent);
+bool BlockIndex::Impl::fill_batch(std::span<const std::uint64_t> locals, std::span<const EngineKey> engines,
+                                  std::optional<std::uint64_t>& parent, WriteBatch& batch,
+                                  const ReadEpochs::Pin& pin) const {
+  batch.size = 0;
+  const std::size_t blocks = std::min(WriteBatch::kMost, locals.size());
+  std::uint64_t sequence = 0;
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const bool is_first = i == 0 && !parent;
+    sequence = is_first ? locals[0] : chain_hash(i == 0 ? *parent : sequence, locals[i]);
+    const BlockKey key = store_.block_key(sequence);
     if (key == 0) return false;  // marks a free place; one hash in 2^64 is out of luck
-    store_.prefetch(key);
-    store_.prefetch_reverse(key);
-    if (i + kWriteChunk < engines.size()) store_.prefetch_engine(engines[i + kWriteChunk]);
-    keys.push_back(key);
+    store_.append(batch, key, engines[i], pin);
   }
+  parent = sequence;
   return true;
 }
 
 StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const StoredBlocks& blocks) {
   WriteScratch& scratch = WriteScratch::get();
   count(counters_.stores);
-  scratch.engines.clear();
-  for (const std::uint64_t hash : blocks.engine_hashes) {
-    scratch.engines.push_back(store_.engine_key(hash));
-    if (scratch.engines.size() <= kWriteChunk) store_.prefetch_engine(scratch.engines.back());
-  }
-  std::optional<EngineKey> parent_engine;
-  if (blocks.parent_engine_hash) parent_engine = store_.engine_key(*blocks.parent_engine_hash);
+  // With the parent in front, which must not be among them either.
+  const std::size_t parents = blocks.parent_engine_hash ? 1 : 0;
+  scratch.engines.resize(parents + blocks.engine_hashes.size());
+  if (parents != 0) scratch.engines[0] = store_.engine_key(*blocks.parent_engine_hash);
+  std::transform(blocks.engine_hashes.begin(), blocks.engine_hashes.end(),
+                 scratch.engines.begin() + static_cast<std::ptrdiff_t>(parents),
+                 [this](std::uint64_t hash) { return store_.engine_key(hash); });
   if (blocks.engine_hashes.size() != blocks.local_hashes.size() ||
-      has_duplicates(scratch.engines, scratch.seen) ||
-      (parent_engine && std::count(scratch.engines.begin(), scratch.engines.end(), *parent_engine) != 0)) {
+      has_duplicates(scratch.engines, scratch.seen)) {
     count(counters_.malformed_stores);
     return StoreOutcome::malformed;
   }
@@ -213,26 +208,30 @@ StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const St
     return StoreOutcome::already_stored;
   }
   const ReadEpochs::Pin pin = store_.epochs().pin();
+  std::span<const EngineKey> engines = scratch.engines;
   std::optional<std::uint64_t> parent;
-  if (parent_engine) {
-    const auto block = block_of(*parent_engine, *ordinals, pin);
+  if (blocks.parent_engine_hash) {
+    const auto block = block_of(engines.front(), *ordinals, pin);
     if (!block) {
       count(counters_.unknown_parents);
       return StoreOutcome::unknown_parent;
     }
     parent = store_.sequence_hash(*block);
+    engines = engines.subspan(1);
   }
+  WriteBatch& batch = scratch.batch;
   std::size_t added = 0;
   std::size_t refused = 0;
   bool goes_on = true;
-  for (std::size_t begin = 0; goes_on && begin < scratch.engines.size(); begin += kWriteChunk) {
-    const auto engines = std::span<const EngineKey>(scratch.engines).subspan(begin);
-    goes_on = chain_chunk(blocks.local_hashes.subspan(begin), engines, parent, scratch.keys);
-    added += store_.add_holder(scratch.keys, ordinal, &scratch.existed, pin);
-    store_.link(engines, scratch.keys, scratch.existed, scratch.refused, pin);
+  for (std::size_t begin = 0; goes_on && begin < engines.size(); begin += WriteBatch::kMost) {
+    goes_on = fill_batch(blocks.local_hashes.subspan(begin), engines.subspan(begin), parent, batch, pin);
+    added += store_.add_holder(batch, ordinal, pin);
+    store_.link(batch, pin);
     // Without its link a removal would not find a block, so nobody may hold it on our account.
-    for (const std::uint32_t i : scratch.refused) store_.remove_holder(scratch.keys[i], ordinal, pin);
-    refused += scratch.refused.size();
+    for (std::uint64_t rest = batch.refused; rest != 0; rest &= rest - 1) {
+      store_.remove_holder(batch.blocks[static_cast<std::size_t>(std::countr_zero(rest))], ordinal, pin);
+      ++refused;
+    }
   }
   if (refused != 0) {
     count(counters_.conflicting_hashes, refused);
@@ -253,6 +252,7 @@ std::size_t BlockIndex::Impl::apply_copied(WorkerRank rank, Tier tier,
   const Ordinal ordinal = ordinal_for(*slot, *ordinals, tier);
   if (ordinal == kNoOrdinal) return 0;
   const ReadEpochs::Pin pin = store_.epochs().pin();
+  WriteBatch& batch = WriteScratch::get().batch;
   std::size_t known = 0;
   for (const std::uint64_t hash : engine_hashes) {
     const EngineKey engine = store_.engine_key(hash);
@@ -264,7 +264,9 @@ std::size_t BlockIndex::Impl::apply_copied(WorkerRank rank, Tier tier,
       if (found.count == 1 && !store_.find(found.blocks[0], pin).empty()) block = found.blocks[0];
     }
     if (!block) continue;
-    store_.add_holder({&*block, 1}, ordinal, nullptr, pin);
+    batch.size = 0;
+    store_.append(batch, *block, pin);
+    store_.add_holder(batch, ordinal, pin);
     ++known;
   }
   return known;
@@ -321,20 +323,19 @@ bool BlockIndex::Impl::predict(WorkerRank rank, std::span<const std::uint64_t> s
     count(counters_.refused, sequence_hashes.size());
     return false;
   }
-  WriteScratch& scratch = WriteScratch::get();
+  WriteBatch& batch = WriteScratch::get().batch;
   const ReadEpochs::Pin pin = store_.epochs().pin();
   std::size_t predicted = 0;
-  for (std::size_t begin = 0; begin < sequence_hashes.size(); begin += kWriteChunk) {
-    const std::size_t blocks = std::min(kWriteChunk, sequence_hashes.size() - begin);
-    scratch.keys.clear();
+  for (std::size_t begin = 0; begin < sequence_hashes.size(); begin += WriteBatch::kMost) {
+    const std::size_t blocks = std::min(WriteBatch::kMost, sequence_hashes.size() - begin);
+    batch.size = 0;
     for (const std::uint64_t hash : sequence_hashes.subspan(begin, blocks)) {
       const BlockKey key = store_.block_key(hash);
       if (key == 0) continue;
-      store_.prefetch(key);
-      scratch.keys.push_back(key);
+      store_.append(batch, key, pin);
     }
-    store_.add_holder(scratch.keys, ordinal, nullptr, pin);
-    predicted += scratch.keys.size();
+    store_.add_holder(batch, ordinal, pin);
+    predicted += batch.size;
   }
   count(counters_.predicted_blocks, predicted);
   return true;
@@ -360,7 +361,7 @@ void BlockIndex::Impl::match_prefix(std::span<const std::uint64_t> hashes, Stead
   const auto ask_for = [&](std::size_t i) {
     const BlockKey key = store_.block_key(hashes[i]);
     keys[i % keys.size()] = key;
-    store_.prefetch(key);
+    store_.prefetch(key, pin);
   };
   for (std::size_t i = 0; i < std::min(kAhead, hashes.size()); ++i) ask_for(i);
 

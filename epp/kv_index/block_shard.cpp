@@ -1,9 +1,6 @@
 #include "epp/kv_index/block_shard.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <new>
-#include <type_traits>
 
 namespace handoff::epp {
 
@@ -18,13 +15,6 @@ constexpr std::size_t slots_for(std::size_t live) {
 }
 }  // namespace
 
-static_assert(std::is_trivially_destructible_v<BlockShard::Slot>);
-
-BlockShard::Table::Table(std::size_t count)
-    : buckets(count), memory(count * sizeof(Bucket)), data(static_cast<Bucket*>(memory.data())) {
-  for (std::size_t i = 0; i < count; ++i) new (data + i) Bucket;
-}
-
 BlockShard::~BlockShard() {
   delete table_.load();
 }
@@ -34,14 +24,13 @@ void BlockShard::open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_bloc
   pool_ = &pool;
   max_blocks_ = std::max<std::size_t>(max_blocks, 1);
   first_buckets_ = std::max<std::size_t>((first_slots + kBucketSlots - 1) / kBucketSlots, 1);
-  table_.store(new Table(first_buckets_));
-  table_bytes_.store(first_buckets_ * sizeof(Bucket));
+  adopt(new Table(first_buckets_));
 }
 
 std::uint64_t BlockShard::find_bits(BlockKey key, bool mark) const {
   const Table& table = *table_.load(std::memory_order_acquire);
-  Bucket* bucket = &table.home(key);
-  for (std::size_t visited = 0; visited < table.buckets; ++visited, bucket = table.next(bucket)) {
+  Bucket* bucket = table.home(key);
+  for (std::size_t visited = 0; visited < table.buckets(); ++visited, bucket = table.next(bucket)) {
     for (Slot& slot : bucket->slots) {
       if (slot.key.load(std::memory_order_relaxed) != key) continue;
       std::uint64_t bits = slot.bits.load(std::memory_order_acquire);
@@ -63,8 +52,8 @@ std::uint64_t BlockShard::find_bits(BlockKey key, bool mark) const {
 
 BlockShard::Slot* BlockShard::locate(BlockKey key) {
   const Table& table = *table_.load(std::memory_order_relaxed);
-  Bucket* bucket = &table.home(key);
-  for (std::size_t visited = 0; visited < table.buckets; ++visited, bucket = table.next(bucket)) {
+  Bucket* bucket = table.home(key);
+  for (std::size_t visited = 0; visited < table.buckets(); ++visited, bucket = table.next(bucket)) {
     for (Slot& slot : bucket->slots) {
       if (slot.key.load(std::memory_order_relaxed) == key &&
           is_live(slot.bits.load(std::memory_order_relaxed))) {
@@ -83,9 +72,9 @@ void BlockShard::replace(Slot& slot, HolderRef holders) {
   } else {
     const Table& table = *table_.load(std::memory_order_relaxed);
     const auto offset =
-        reinterpret_cast<const std::byte*>(&slot) - reinterpret_cast<const std::byte*>(table.data);
+        reinterpret_cast<const std::byte*>(&slot) - reinterpret_cast<const std::byte*>(table.begin());
     const auto index = static_cast<std::size_t>(offset) / sizeof(Bucket);
-    const Slot& last = table.data[index].slots[kBucketSlots - 1];
+    const Slot& last = table[index].slots[kBucketSlots - 1];
     // In a bucket that was never full the slot can be as new, unless later slots would then be filled before
     // it.
     const bool never_passed = last.bits.load(std::memory_order_relaxed) == 0;
@@ -100,7 +89,7 @@ void BlockShard::replace(Slot& slot, HolderRef holders) {
 }
 
 void BlockShard::put(Table& table, BlockKey key, std::uint64_t bits) {
-  for (Bucket* bucket = &table.home(key);; bucket = table.next(bucket)) {
+  for (Bucket* bucket = table.home(key);; bucket = table.next(bucket)) {
     for (Slot& slot : bucket->slots) {
       if (slot.bits.load(std::memory_order_relaxed) != 0) continue;
       slot.key.store(key, std::memory_order_relaxed);
@@ -113,10 +102,10 @@ void BlockShard::put(Table& table, BlockKey key, std::uint64_t bits) {
 void BlockShard::rebuild(std::size_t buckets) {
   Table* old = table_.load(std::memory_order_relaxed);
   auto* table = new Table(buckets);
-  const std::size_t slots = old->buckets * kBucketSlots;
+  const std::size_t slots = old->buckets() * kBucketSlots;
   std::size_t at = 0;
-  for (std::size_t b = 0; b < old->buckets; ++b) {
-    for (const Slot& slot : old->data[b].slots) {
+  for (const Bucket& bucket : *old) {
+    for (const Slot& slot : bucket.slots) {
       std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
       // Blocks may move over the hand. Those that it passed last have not had the time to be matched since,
       // so they are spared once more.
@@ -127,16 +116,21 @@ void BlockShard::rebuild(std::size_t buckets) {
     }
   }
   used_ = blocks();
-  hand_ = hand_ * buckets / old->buckets;  // slots keep their order, so the round goes on
+  hand_ = hand_ * buckets / old->buckets();  // slots keep their order, so the round goes on
   ++generation_;
-  table_.store(table, std::memory_order_release);
-  table_bytes_.store(buckets * sizeof(Bucket), std::memory_order_relaxed);
+  adopt(table);
   epochs_->retire(
-      old, [](void* object) { delete static_cast<Table*>(object); }, old->buckets * sizeof(Bucket));
+      old, [](void* object) { delete static_cast<Table*>(object); }, old->bytes());
+}
+
+void BlockShard::adopt(Table* table) {
+  care_at_ = std::min(max_used(table->buckets() * kBucketSlots), max_blocks_ - max_blocks_ / 8);
+  table_bytes_.store(table->bytes(), std::memory_order_relaxed);
+  table_.store(table, std::memory_order_release);
 }
 
 void BlockShard::make_room() {
-  const std::size_t slots = table_.load(std::memory_order_relaxed)->buckets * kBucketSlots;
+  const std::size_t slots = table_.load(std::memory_order_relaxed)->buckets() * kBucketSlots;
   if (used_ < max_used(slots)) return;
   // Grows, shrinks, or stays as it is and loses its tombstones, as the number of blocks asks for.
   const std::size_t want = (slots_for(blocks()) + kBucketSlots - 1) / kBucketSlots;
@@ -144,7 +138,7 @@ void BlockShard::make_room() {
 }
 
 void BlockShard::shrink_if_sparse() {
-  const std::size_t buckets = table_.load(std::memory_order_relaxed)->buckets;
+  const std::size_t buckets = table_.load(std::memory_order_relaxed)->buckets();
   if (buckets > first_buckets_ && blocks() < buckets * kBucketSlots / 4) {
     rebuild(std::max(slots_for(blocks()) / kBucketSlots, first_buckets_));
   }
@@ -152,10 +146,10 @@ void BlockShard::shrink_if_sparse() {
 
 void BlockShard::evict_one() {
   const Table& table = *table_.load(std::memory_order_relaxed);
-  const std::size_t slots = table.buckets * kBucketSlots;
+  const std::size_t slots = table.buckets() * kBucketSlots;
   // The second round finds every mark wiped, apart from those that readers set meanwhile: no more mercy then.
   for (std::size_t visited = 0; visited < 3 * slots; ++visited) {
-    Slot& slot = table.data[hand_ / kBucketSlots].slots[hand_ % kBucketSlots];
+    Slot& slot = table[hand_ / kBucketSlots].slots[hand_ % kBucketSlots];
     hand_ = hand_ + 1 == slots ? 0 : hand_ + 1;
     const std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
     if (!is_live(bits)) continue;
@@ -168,51 +162,33 @@ void BlockShard::evict_one() {
   }
 }
 
-BlockShard::Place BlockShard::place_of(BlockKey key) {
+BlockShard::Place BlockShard::search(BlockKey key) {
   const Table& table = *table_.load(std::memory_order_relaxed);
-  Bucket* bucket = &table.home(key);
+  Bucket* bucket = table.home(key);
   Slot* free = nullptr;
-  for (std::size_t visited = 0; visited < table.buckets; ++visited, bucket = table.next(bucket)) {
-    // All four without a branch: how full a bucket is can't be predicted.
-    unsigned live = 0;
-    unsigned same = 0;
-    std::uint64_t bits = 0;
-    const auto look_at = [&](unsigned i) {
-      const Slot& slot = bucket->slots[i];
-      bits = slot.bits.load(std::memory_order_relaxed);
-      live |= static_cast<unsigned>(is_live(bits)) << i;
-      same |= static_cast<unsigned>(slot.key.load(std::memory_order_relaxed) == key) << i;
-    };
-    static_assert(kBucketSlots == 4);
-    look_at(0);
-    look_at(1);
-    look_at(2);
-    look_at(3);
-    if ((live & same) != 0) return {&bucket->slots[std::countr_zero(live & same)], true};
-    if (free == nullptr && live != kAllSlots) free = &bucket->slots[std::countr_one(live)];
-    if (bits == 0) break;  // of the last slot
+  for (std::size_t visited = 0; visited < table.buckets(); ++visited, bucket = table.next(bucket)) {
+    for (Slot& slot : bucket->slots) {
+      if (!is_live(slot.bits.load(std::memory_order_relaxed))) {
+        if (free == nullptr) free = &slot;
+      } else if (slot.key.load(std::memory_order_relaxed) == key) {
+        return {&slot, true};
+      }
+    }
+    if (bucket->slots[kBucketSlots - 1].bits.load(std::memory_order_relaxed) == 0) break;
   }
   return {free, false};
 }
 
-bool BlockShard::insert(Place place, BlockKey key, HolderRef holders) {
+bool BlockShard::prepare_insert(Place& place, BlockKey key) {
   bool evicted = false;
   if (blocks() >= max_blocks_ - max_blocks_ / 8) pressure_.store(true, std::memory_order_relaxed);
   if (blocks() >= max_blocks_) {
     evict_one();
     evicted = true;
   }
-  if (used_ >= max_used(table_.load(std::memory_order_relaxed)->buckets * kBucketSlots)) {
-    make_room();
-    place = place_of(key);
-  } else if (evicted) {
-    place = place_of(key);
-  }
-  Slot& slot = *place.slot;
-  if (slot.bits.load(std::memory_order_relaxed) == 0) ++used_;
-  slot.key.store(key, std::memory_order_relaxed);
-  slot.bits.store(holders.bits(), std::memory_order_release);
-  set_blocks(blocks() + 1);
+  const bool is_full = used_ >= max_used(table_.load(std::memory_order_relaxed)->buckets() * kBucketSlots);
+  if (is_full) make_room();
+  if (is_full || evicted) place = place_of(key);
   return evicted;
 }
 

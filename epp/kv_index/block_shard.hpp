@@ -6,9 +6,9 @@
 #include <mutex>
 #include <optional>
 
+#include "epp/kv_index/bucket_table.hpp"
 #include "epp/kv_index/holder_set.hpp"
 #include "epp/kv_index/read_epochs.hpp"
-#include "epp/kv_index/table_memory.hpp"
 
 namespace handoff::epp {
 
@@ -29,6 +29,11 @@ class BlockShard {
     std::atomic<std::uint64_t> bits{0};  // of the HolderRef, and kRecent
   };
 
+  static constexpr std::size_t kBucketSlots = 4;
+  struct alignas(64) Bucket {
+    Slot slots[kBucketSlots];
+  };
+
   BlockShard() = default;
   BlockShard(const BlockShard&) = delete;
   BlockShard& operator=(const BlockShard&) = delete;
@@ -46,9 +51,10 @@ class BlockShard {
   HolderRef find_and_mark(BlockKey key) const {
     return holders_of(find_bits(key, pressure_.load(std::memory_order_relaxed)));
   }
-  void prefetch(BlockKey key) const;
-  // When prefetch() has done its work: asks for the second bucket where the first one is full.
-  void prefetch_overflow(BlockKey key) const;
+  // Returns what prefetch_overflow() takes: when the first bucket has come, it asks for the second where the
+  // first one is full.
+  const Bucket* prefetch(BlockKey key) const;
+  static void prefetch_overflow(const Bucket* home);
 
   // --- writers, under mutex() ---
   // The slot of a block that is there, else null. Valid until the next insert.
@@ -80,13 +86,8 @@ class BlockShard {
   static constexpr std::uint64_t kTombstone = 1;
   static constexpr std::uint64_t kRecent =
       1;  // on a live slot: matched or stored again since the eviction hand came by
-  static constexpr std::size_t kBucketSlots = 4;
-  static constexpr unsigned kAllSlots = (1U << kBucketSlots) - 1;
 
-  struct alignas(64) Bucket {
-    Slot slots[kBucketSlots];
-  };
-  struct Table;
+  using Table = BucketTable<Bucket>;
 
   static HolderRef holders_of(std::uint64_t bits) { return HolderRef::from_bits(bits & ~kRecent); }
   static bool is_live(std::uint64_t bits) { return bits > kTombstone; }
@@ -96,7 +97,12 @@ class BlockShard {
   void set_blocks(std::size_t blocks) { live_.store(blocks, std::memory_order_relaxed); }
   std::uint64_t find_bits(BlockKey key, bool mark) const;
   void rebuild(std::size_t buckets);
+  Place search(BlockKey key);
+  // Before an insert that may need room: makes it, evicting when it must (true), and looks for a new place
+  // then.
+  bool prepare_insert(Place& place, BlockKey key);
   void make_room();
+  void adopt(Table* table);
   void evict_one();
   static void put(Table& table, BlockKey key, std::uint64_t bits);
 
@@ -106,43 +112,61 @@ class BlockShard {
   HolderPool* pool_ = nullptr;
   std::size_t max_blocks_ = 0;
   std::size_t first_buckets_ = 1;
-  std::size_t used_ = 0;  // live and tombstones
-  std::size_t hand_ = 0;  // of the eviction clock, a slot
+  std::size_t used_ = 0;     // live and tombstones
+  std::size_t care_at_ = 0;  // of used_: below it there is room, and no pressure
+  std::size_t hand_ = 0;     // of the eviction clock, a slot
   std::uint64_t generation_ = 0;
   std::atomic<std::size_t> live_{0};
   std::atomic<std::size_t> table_bytes_{0};
   alignas(64) std::mutex mutex_;
 };
 
-struct BlockShard::Table {
-  std::size_t buckets;
-  TableMemory memory;
-  Bucket* data;
-
-  explicit Table(std::size_t count);
-
-  // The shard was chosen by other bits of the key, so the low half is as good as new.
-  Bucket& home(BlockKey key) const { return data[(key & 0xFFFFFFFFU) * buckets >> 32]; }
-  Bucket* next(Bucket* bucket) const { return ++bucket == data + buckets ? data : bucket; }
-};
-
-inline void BlockShard::prefetch(BlockKey key) const {
-  __builtin_prefetch(&table_.load(std::memory_order_acquire)->home(key));
+inline const BlockShard::Bucket* BlockShard::prefetch(BlockKey key) const {
+  const Bucket* const home = table_.load(std::memory_order_acquire)->home(key);
+  __builtin_prefetch(home);
+  return home;
 }
 
-inline void BlockShard::prefetch_overflow(BlockKey key) const {
-  const Bucket* home = &table_.load(std::memory_order_acquire)->home(key);
+inline void BlockShard::prefetch_overflow(const Bucket* home) {
   const bool is_full = home->slots[kBucketSlots - 1].bits.load(std::memory_order_relaxed) != 0;
   __builtin_prefetch(home + (is_full ? 1 : 0));  // without a branch, which could not be predicted
+}
+
+inline BlockShard::Place BlockShard::place_of(BlockKey key) {
+  Slot* const slots = table_.load(std::memory_order_relaxed)->home(key)->slots;
+  static_assert(kBucketSlots == 4);
+  const auto has_key = [&](std::size_t i) { return slots[i].key.load(std::memory_order_relaxed) == key; };
+  const auto is_used = [&](std::size_t i) { return is_live(slots[i].bits.load(std::memory_order_relaxed)); };
+  const bool is_known = has_key(0) | has_key(1) | has_key(2) | has_key(3);
+  const bool may_be_elsewhere = slots[3].bits.load(std::memory_order_relaxed) != 0;
+  if (is_known || may_be_elsewhere) return search(key);
+  // The most common case, a new block in a bucket with room, has no other branch: how full a bucket is can't
+  // be predicted.
+  Slot* free = slots + 3;
+  free = is_used(2) ? free : slots + 2;
+  free = is_used(1) ? free : slots + 1;
+  free = is_used(0) ? free : slots;
+  return {free, false};
+}
+
+inline bool BlockShard::insert(Place place, BlockKey key, HolderRef holders) {
+  bool evicted = false;
+  if (used_ >= care_at_) evicted = prepare_insert(place, key);
+  Slot& slot = *place.slot;
+  if (slot.bits.load(std::memory_order_relaxed) == 0) ++used_;
+  slot.key.store(key, std::memory_order_relaxed);
+  slot.bits.store(holders.bits(), std::memory_order_release);
+  set_blocks(blocks() + 1);
+  return evicted;
 }
 
 template <typename Edit>
 std::optional<std::size_t> BlockShard::edit_range(std::size_t from, std::size_t budget, Edit&& edit) {
   Table& table = *table_.load(std::memory_order_relaxed);
-  const std::size_t slots = table.buckets * kBucketSlots;
+  const std::size_t slots = table.buckets() * kBucketSlots;
   const std::size_t end = from + budget < slots ? from + budget : slots;
   for (std::size_t i = from; i < end; ++i) {
-    Slot& slot = table.data[i / kBucketSlots].slots[i % kBucketSlots];
+    Slot& slot = table[i / kBucketSlots].slots[i % kBucketSlots];
     const std::uint64_t bits = slot.bits.load(std::memory_order_relaxed);
     if (!is_live(bits)) continue;
     const HolderRef before = holders_of(bits);

@@ -12,9 +12,8 @@ namespace {
 
 constexpr std::size_t kScrubChunk = 1024;
 constexpr std::size_t kFewHints = 1024;
-// Of tables that were made for what was expected. Buckets bear more than entries in order.
-constexpr double kBlockLoad = 0.8;
-constexpr double kEngineLoad = 0.62;
+// Of tables that were made for what was expected. Fuller, and too many keys lie in their second bucket.
+constexpr double kExpectedLoad = 0.72;
 
 std::uint64_t inverse(std::uint64_t odd) {
   std::uint64_t x = odd;  // right in three bits; each step doubles them
@@ -22,12 +21,12 @@ std::uint64_t inverse(std::uint64_t odd) {
   return x;
 }
 
-std::size_t shard_count(std::size_t wanted) {
-  return std::bit_ceil(std::clamp<std::size_t>(wanted, 1, 4096));
+std::size_t shard_count(std::size_t wanted, std::size_t most) {
+  return std::bit_ceil(std::clamp<std::size_t>(wanted, 1, most));
 }
 
 // Tables that grow by the same factor from different sizes don't all grow at the same time.
-std::size_t first_slots(std::size_t shard, const BlockStore::Limits& limits, double load) {
+std::size_t first_slots(std::size_t shard, const BlockStore::Limits& limits) {
   constexpr std::size_t kLeast = 64;
   constexpr double kGrowth = 1.4;
   if (limits.expected_blocks == 0) {
@@ -35,11 +34,7 @@ std::size_t first_slots(std::size_t shard, const BlockStore::Limits& limits, dou
     return static_cast<std::size_t>(std::pow(kGrowth, share) * kLeast);
   }
   const double expected = static_cast<double>(limits.expected_blocks) / static_cast<double>(limits.shards);
-  return std::max<std::size_t>(static_cast<std::size_t>(expected / load), kLeast);
-}
-
-unsigned shift_for(std::size_t shards) {
-  return 64U - static_cast<unsigned>(std::countr_zero(shards));
+  return std::max<std::size_t>(static_cast<std::size_t>(expected / kExpectedLoad), kLeast);
 }
 
 bool intersects(HolderRef holders, std::span<const std::uint64_t> bits) {
@@ -68,22 +63,24 @@ HashScrambler::HashScrambler() {
 }
 
 BlockStore::BlockStore(const Limits& limits)
-    : limits_{shard_count(limits.shards), limits.max_blocks,
-              limits.max_engine_hashes,   limits.max_holder_set_bytes,
-              limits.keeps_engine_hashes, std::min(limits.expected_blocks, limits.max_blocks)},
+    : limits_{shard_count(limits.shards, kMaxShards),
+              limits.max_blocks,
+              limits.max_engine_hashes,
+              limits.max_holder_set_bytes,
+              limits.keeps_engine_hashes,
+              std::min(limits.expected_blocks, limits.max_blocks)},
       engine_hashes_per_shard_(std::max<std::size_t>(limits_.max_engine_hashes / limits_.shards, 1)),
-      shift_(shift_for(limits_.shards)),
+      shard_mask_(limits_.shards - 1),
       pool_(epochs_, limits.max_holder_set_bytes),
       block_shards_(new BlockShard[limits_.shards]),
       engine_shards_(new EngineHashShard[limits_.shards]),
       reverse_shards_(limits.keeps_engine_hashes ? new EngineHashShard[limits_.shards] : nullptr),
       purged_at_(new std::atomic<std::uint64_t>[limits_.shards]()) {
   for (std::size_t i = 0; i < limits_.shards; ++i) {
-    block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards,
-                          first_slots(i, limits_, kBlockLoad));
-    const std::size_t engine_slots = first_slots(i, limits_, kEngineLoad);
-    engine_shards_[i].open(engine_slots);
-    if (reverse_shards_ != nullptr) reverse_shards_[i].open(engine_slots);
+    const std::size_t slots = first_slots(i, limits_);
+    block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards, slots);
+    engine_shards_[i].open(epochs_, slots);
+    if (reverse_shards_ != nullptr) reverse_shards_[i].open(epochs_, slots);
   }
 }
 
@@ -100,43 +97,52 @@ std::optional<HolderRef> BlockStore::with(HolderRef holders, Ordinal ordinal, Tr
   return result;
 }
 
-template <typename Shard, typename Work>
-void BlockStore::by_shard(Shard* shards, std::span<const std::uint64_t> keys, Work&& work) const {
-  constexpr std::uint32_t kNone = 0xFFFFFFFF;
-  thread_local std::vector<std::uint32_t> first_memory;
-  thread_local std::vector<std::uint32_t> next_memory;
-  // A list of keys for each shard, made from the back, so that they keep their order.
-  std::vector<std::uint32_t>& first = first_memory;
-  std::vector<std::uint32_t>& next = next_memory;
-  first.assign(limits_.shards, kNone);
-  next.resize(keys.size());
-  for (std::size_t i = keys.size(); i-- > 0;) {
-    next[i] = std::exchange(first[shard_of(keys[i])], static_cast<std::uint32_t>(i));
+template <typename Shard, typename Prepare, typename Work>
+void BlockStore::by_shard(Shard* shards, std::span<const std::uint64_t> keys, Prepare&& prepare,
+                          Work&& work) const {
+  constexpr std::size_t kWordBits = 64;
+  constexpr std::uint8_t kEnd = 0xFF;
+  static_assert(WriteBatch::kMost < kEnd);
+  // A list of keys for each shard.
+  std::array<std::uint64_t, kMaxShards / kWordBits> has_keys;
+  std::array<std::uint8_t, kMaxShards> first;
+  std::array<std::uint8_t, WriteBatch::kMost> next;
+  const std::size_t words = (limits_.shards + kWordBits - 1) / kWordBits;
+  std::fill_n(has_keys.begin(), words, 0);
+  std::fill_n(first.begin(), limits_.shards, kEnd);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::size_t number = shard_of(keys[i]);
+    next[i] = std::exchange(first[number], static_cast<std::uint8_t>(i));
+    has_keys[number / kWordBits] |= std::uint64_t{1} << (number % kWordBits);
+    prepare(i);
   }
-  for (std::size_t number = 0; number < limits_.shards; ++number) {
-    if (first[number] == kNone) continue;
-    const std::lock_guard lock(shards[number].mutex());
-    for (std::uint32_t i = first[number]; i != kNone; i = next[i]) work(number, i);
+  for (std::size_t word = 0; word < words; ++word) {
+    for (std::uint64_t rest = has_keys[word]; rest != 0; rest &= rest - 1) {
+      const std::size_t number = word * kWordBits + static_cast<std::size_t>(std::countr_zero(rest));
+      Shard& shard = shards[number];
+      const std::lock_guard lock(shard.mutex());
+      for (std::uint8_t i = first[number]; i != kEnd; i = next[i]) work(shard, i);
+    }
   }
 }
 
-std::size_t BlockStore::add_holder(std::span<const BlockKey> keys, Ordinal ordinal,
-                                   std::vector<std::uint8_t>* existed, const Pin&) {
-  if (existed != nullptr) existed->assign(keys.size(), 0);
-  for (const BlockKey key : keys) block_shard(key).prefetch_overflow(key);
+std::size_t BlockStore::add_holder(WriteBatch& batch, Ordinal ordinal, const Pin&) {
+  const HolderRef alone = HolderRef::of(ordinal);
   Transition last;
   std::size_t added = 0;
   std::uint64_t evicted = 0;
-  by_shard(block_shards_.get(), keys, [&](std::size_t number, std::size_t i) {
-    BlockShard& shard = block_shards_[number];
-    const BlockShard::Place place = shard.place_of(keys[i]);
+  std::uint64_t existed = 0;
+  const auto prepare = [&](std::size_t i) { BlockShard::prefetch_overflow(batch.block_homes[i]); };
+  by_shard(block_shards_.get(), batch.block_keys(), prepare, [&](BlockShard& shard, std::size_t i) {
+    const BlockKey key = batch.blocks[i];
+    const BlockShard::Place place = shard.place_of(key);
     if (!place.found) {
-      if (shard.insert(place, keys[i], HolderRef::of(ordinal))) ++evicted;
+      if (shard.insert(place, key, alone)) ++evicted;
       ++added;
       return;
     }
     BlockShard::Slot* const slot = place.slot;
-    if (existed != nullptr) (*existed)[i] = 1;
+    existed |= std::uint64_t{1} << i;
     const HolderRef holders = BlockShard::holders(*slot);
     if (holders.contains(ordinal)) return;
     if (const auto more = with(holders, ordinal, last)) {
@@ -146,6 +152,7 @@ std::size_t BlockStore::add_holder(std::span<const BlockKey> keys, Ordinal ordin
       refused_holders_.fetch_add(1, std::memory_order_relaxed);
     }
   });
+  batch.existed = existed;
   if (evicted != 0) {
     evicted_blocks_.fetch_add(evicted, std::memory_order_relaxed);
     orphan_hints_.fetch_add(evicted, std::memory_order_relaxed);
@@ -164,32 +171,33 @@ bool BlockStore::remove_holder(BlockKey key, Ordinal ordinal, const Pin&) {
   return true;
 }
 
-void BlockStore::link(std::span<const EngineKey> engines, std::span<const BlockKey> blocks,
-                      std::span<const std::uint8_t> existed, std::vector<std::uint32_t>& refused,
-                      const Pin& pin) {
-  refused.clear();
-  by_shard(engine_shards_.get(), engines.first(blocks.size()), [&](std::size_t number, std::size_t i) {
-    EngineHashShard& shard = engine_shards_[number];
+void BlockStore::link(WriteBatch& batch, const Pin& pin) {
+  std::uint64_t refused = 0;
+  std::uint64_t added = 0;
+  const auto prepare = [&](std::size_t i) { EngineHashShard::prefetch_overflow(batch.engine_homes[i]); };
+  by_shard(engine_shards_.get(), batch.engine_keys(), prepare, [&](EngineHashShard& shard, std::size_t i) {
     if (shard.full() || shard.size() >= engine_hashes_per_shard_) make_room(shard, pin);
-    const auto result = shard.add(engines[i], blocks[i]);
-    if (result == EngineHashShard::Added::too_many) {
-      refused.push_back(static_cast<std::uint32_t>(i));
-    } else if (result == EngineHashShard::Added::added && existed[i] != 0) {
-      orphan_hints_.fetch_add(1, std::memory_order_relaxed);
-    }
+    const auto result = shard.add(batch.engines[i], batch.blocks[i]);
+    added |= std::uint64_t{result == EngineHashShard::Added::added} << i;
+    refused |= std::uint64_t{result == EngineHashShard::Added::too_many} << i;
   });
-  if (reverse_shards_ != nullptr) link_back(engines, blocks);
+  batch.refused = refused;
+  // Such a block may have another hash already.
+  if (const std::uint64_t twice = added & batch.existed; twice != 0) {
+    orphan_hints_.fetch_add(static_cast<std::uint64_t>(std::popcount(twice)), std::memory_order_relaxed);
+  }
+  if (reverse_shards_ != nullptr) link_back(batch);
 }
 
-void BlockStore::link_back(std::span<const EngineKey> engines, std::span<const BlockKey> blocks) {
+void BlockStore::link_back(const WriteBatch& batch) {
   const std::size_t limit = engine_hashes_per_shard_;
-  by_shard(reverse_shards_.get(), blocks, [&](std::size_t number, std::size_t i) {
-    EngineHashShard& shard = reverse_shards_[number];
+  const auto prepare = [](std::size_t) {};
+  by_shard(reverse_shards_.get(), batch.block_keys(), prepare, [&](EngineHashShard& shard, std::size_t i) {
     while (shard.size() >= limit) {
       const EngineHashShard::Entry victim = shard.next_victim();
       shard.erase(victim.engine, victim.block);
     }
-    shard.add(blocks[i], engines[i]);
+    shard.add(batch.blocks[i], batch.engines[i]);
   });
 }
 

@@ -41,6 +41,25 @@ class HashScrambler {
   std::uint64_t second_inverse_;
 };
 
+// Blocks that are written in one go: so many that a lock is taken for several of them, and that the memory of
+// all is on its way while they are hashed; so few that it is still in the nearest cache when they are
+// written.
+struct WriteBatch {
+  static constexpr std::size_t kMost = 64;
+
+  std::size_t size = 0;
+  std::array<BlockKey, kMost> blocks;
+  std::array<EngineKey, kMost> engines;  // for link() only
+  // Where they lie, if that has not changed since: see BlockStore::prefetch().
+  std::array<const BlockShard::Bucket*, kMost> block_homes;
+  std::array<const EngineHashShard::Bucket*, kMost> engine_homes;
+  std::uint64_t existed = 0;  // bit i: some rank held block i before
+  std::uint64_t refused = 0;  // bit i: block i got no link
+
+  std::span<const BlockKey> block_keys() const { return std::span(blocks).first(size); }
+  std::span<const EngineKey> engine_keys() const { return std::span(engines).first(size); }
+};
+
 // The tables of a BlockIndex: block -> holders, and engine hash -> block. Knows ordinals, not ranks. Owned by
 // the index.
 //
@@ -68,12 +87,7 @@ class BlockStore {
   EngineKey engine_key(std::uint64_t engine_hash) const { return scrambler_.scramble(engine_hash); }
 
   // --- reading ---
-  void prefetch(BlockKey key) const { block_shard(key).prefetch(key); }
-  // As prefetch(), for the entries that link() is going to write.
-  void prefetch_engine(EngineKey engine) const { engine_shard(engine).prefetch(engine); }
-  void prefetch_reverse(BlockKey key) const {
-    if (reverse_shards_ != nullptr) reverse_shards_[shard_of(key)].prefetch(key);
-  }
+  void prefetch(BlockKey key, const Pin&) const { block_shard(key).prefetch(key); }
   HolderRef find(BlockKey key, const Pin&) const { return block_shard(key).find(key); }
   HolderRef find_and_mark(BlockKey key, const Pin&) const { return block_shard(key).find_and_mark(key); }
   EngineHashShard::Found find_engine_hash(EngineKey key) const;
@@ -81,17 +95,25 @@ class BlockStore {
   std::optional<std::uint64_t> engine_hash_of(BlockKey block) const;
 
   // --- writing ---
-  // The next two are quick when the memory of their keys was asked for before.
-  // Adds the ordinal to all these blocks; how many did not have it. `existed`, when given, gets a 1 for each
-  // block that some rank held before.
-  std::size_t add_holder(std::span<const BlockKey> keys, Ordinal ordinal, std::vector<std::uint8_t>* existed,
-                         const Pin&);
+  // Asks for the memory of one more block, and of its engine hash, and appends it to the batch. Under the
+  // same pin as what is done with the batch then.
+  void append(WriteBatch& batch, BlockKey block, const Pin&) const {
+    batch.blocks[batch.size] = block;
+    batch.block_homes[batch.size++] = block_shard(block).prefetch(block);
+  }
+  void append(WriteBatch& batch, BlockKey block, EngineKey engine, const Pin& pin) const {
+    batch.engines[batch.size] = engine;
+    batch.engine_homes[batch.size] = engine_shard(engine).prefetch(engine);
+    if (reverse_shards_ != nullptr) reverse_shards_[shard_of(block)].prefetch(block);
+    append(batch, block, pin);
+  }
+  // Adds the ordinal to all these blocks; how many did not have it. Sets `existed`.
+  std::size_t add_holder(WriteBatch& batch, Ordinal ordinal, const Pin&);
   // False when the block was not held by it.
   bool remove_holder(BlockKey key, Ordinal ordinal, const Pin&);
-  // Remembers engine hash -> block for each pair, apart from those at the limit of blocks per hash: they go
-  // to `refused`, as indexes. `existed`: what add_holder said; such a block may have another hash already.
-  void link(std::span<const EngineKey> engines, std::span<const BlockKey> blocks,
-            std::span<const std::uint8_t> existed, std::vector<std::uint32_t>& refused, const Pin& pin);
+  // After add_holder(). Remembers engine hash -> block for each pair, apart from those at the limit of blocks
+  // per hash: they are `refused`.
+  void link(WriteBatch& batch, const Pin& pin);
   // Forgets engine hash -> block, unless somebody holds the block again.
   void unlink_if_gone(EngineKey engine, BlockKey block, const Pin&);
 
@@ -121,26 +143,29 @@ class BlockStore {
     HolderRef to;
   };
 
-  // Calls work(shard number, index of the key) for all keys, shard by shard under the lock of that shard of
-  // `shards`, so that a lock is taken once per shard and not once per key. Best with the keys' memory asked
-  // for.
-  template <typename Shard, typename Work>
-  void by_shard(Shard* shards, std::span<const std::uint64_t> keys, Work&& work) const;
+  // Calls work(shard, index of the key) for all keys, shard by shard under the lock of that shard of
+  // `shards`, so that a lock is taken once per shard and not once per key. Before all that, prepare(index)
+  // for each.
+  template <typename Shard, typename Prepare, typename Work>
+  void by_shard(Shard* shards, std::span<const std::uint64_t> keys, Prepare&& prepare, Work&& work) const;
 
-  std::size_t shard_of(std::uint64_t key) const { return shift_ == 64 ? 0 : key >> shift_; }
+  std::size_t shard_of(std::uint64_t key) const { return key >> kShardShift & shard_mask_; }
   BlockShard& block_shard(BlockKey key) const { return block_shards_[shard_of(key)]; }
   EngineHashShard& engine_shard(EngineKey key) const { return engine_shards_[shard_of(key)]; }
   std::optional<HolderRef> with(HolderRef holders, Ordinal ordinal, Transition& last);
   void make_room(EngineHashShard& shard, const Pin& pin);
-  void link_back(std::span<const EngineKey> engines, std::span<const BlockKey> blocks);
+  void link_back(const WriteBatch& batch);
   void purge_reverse(EngineHashShard& shard, const Pin& pin);
   void purge(EngineHashShard& shard, const Pin& pin);
   bool scrub_shard(std::size_t& budget, const Pin& pin);
   HolderRef scrubbed(HolderRef holders, Transition& last);
 
+  static constexpr unsigned kShardShift = 52;
+  static constexpr std::size_t kMaxShards = std::size_t{1} << (64 - kShardShift);
+
   const Limits limits_;
   const std::size_t engine_hashes_per_shard_;
-  const unsigned shift_;
+  const std::size_t shard_mask_;
   const HashScrambler scrambler_;
   ReadEpochs epochs_;
   HolderPool pool_;

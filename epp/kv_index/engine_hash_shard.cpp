@@ -1,116 +1,131 @@
 #include "epp/kv_index/engine_hash_shard.hpp"
 
 #include <algorithm>
-#include <new>
-#include <utility>
 
 namespace handoff::epp {
 
-namespace {
-constexpr std::size_t kSpillSlots = 64;
-}  // namespace
+void EngineHashShard::open(ReadEpochs& epochs, std::size_t first_slots) {
+  epochs_ = &epochs;
+  first_buckets_ = std::max<std::size_t>((first_slots + kBucketEntries - 1) / kBucketEntries, 2);
+  replace(new Table(first_buckets_));
+}
 
-void EngineHashShard::open(std::size_t first_slots) {
-  first_slots_ = std::max<std::size_t>(first_slots, 16);
-  adopt({}, first_slots_);
+// Full at 7/8, 5/8 after growing, as the table of blocks: see there.
+std::size_t EngineHashShard::buckets_for(std::size_t size) const {
+  const std::size_t slots = size + size * 3 / 5 + 8;
+  return std::max((slots + kBucketEntries - 1) / kBucketEntries, first_buckets_);
 }
 
 EngineHashShard::Found EngineHashShard::find(EngineKey engine) const {
   Found found;
-  if (entries_ == nullptr) return found;
-  const std::uint64_t wanted = order(engine);
-  for (std::size_t at = home(engine); !is_free(entries_[at]) && order(entries_[at].engine) <= wanted; ++at) {
-    if (entries_[at].engine != engine) continue;
-    found.blocks[found.count++] = entries_[at].block;
-    if (found.count == kMaxBlocksPerHash) break;
+  const Table& table = *table_.load(std::memory_order_relaxed);
+  for (Bucket* bucket = table.home(engine);; bucket = table.next(bucket)) {
+    for (const Entry& entry : bucket->entries) {
+      if (is_free(entry)) return found;
+      if (entry.engine != engine) continue;
+      found.blocks[found.count++] = entry.block;
+      if (found.count == kMaxBlocksPerHash) return found;
+    }
   }
-  return found;
 }
 
-EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey block) {
-  if (full()) resize(slots_for(size()));
-  const std::uint64_t wanted = order(engine);
+EngineHashShard::Added EngineHashShard::search_and_add(EngineKey engine, BlockKey block) {
+  const Table& table = *table_.load(std::memory_order_relaxed);
   std::size_t same = 0;
-  std::size_t at = home(engine);
-  for (; !is_free(entries_[at]) && order(entries_[at].engine) <= wanted; ++at) {
-    if (entries_[at].engine != engine) continue;
-    if (entries_[at].block == block) return Added::present;
-    ++same;
+  for (Bucket* bucket = table.home(engine);; bucket = table.next(bucket)) {
+    for (Entry& entry : bucket->entries) {
+      if (is_free(entry)) {
+        if (same >= kMaxBlocksPerHash) return Added::too_many;
+        set(entry, engine, block);
+        set_size(size() + 1);
+        return Added::added;
+      }
+      if (entry.engine != engine) continue;
+      if (entry.block == block) return Added::present;
+      ++same;
+    }
   }
-  if (same >= kMaxBlocksPerHash) return Added::too_many;
-  // Mostly none or one has to move: too few for a call of memmove().
-  Entry carried{engine, block};
-  for (; !is_free(entries_[at]); ++at) std::swap(carried, entries_[at]);
-  entries_[at] = carried;
-  set_size(size() + 1);
-  if (at + 2 >= capacity_) resize(slots_for(size()) + kSpillSlots);
-  return Added::added;
 }
 
 bool EngineHashShard::erase(EngineKey engine, BlockKey block) {
-  if (entries_ == nullptr) return false;
-  const std::uint64_t wanted = order(engine);
-  std::size_t at = home(engine);
-  while (!is_free(entries_[at]) && order(entries_[at].engine) <= wanted) {
-    if (entries_[at].engine == engine && entries_[at].block == block) break;
-    ++at;
+  const Table& table = *table_.load(std::memory_order_relaxed);
+  for (Bucket* bucket = table.home(engine);; bucket = table.next(bucket)) {
+    for (std::size_t i = 0; i < kBucketEntries; ++i) {
+      const Entry& entry = bucket->entries[i];
+      if (is_free(entry)) return false;
+      if (entry.engine != engine || entry.block != block) continue;
+      fill_hole(bucket, i);
+      set_size(size() - 1);
+      if (table.buckets() > first_buckets_ && size() < table.buckets() * kBucketEntries / 4) resize();
+      return true;
+    }
   }
-  if (is_free(entries_[at]) || entries_[at].engine != engine || entries_[at].block != block) return false;
-  // Followers move up until one is at home.
-  for (std::size_t next = at + 1; !is_free(entries_[next]) && home(entries_[next].engine) < next;
-       ++at, ++next) {
-    entries_[at] = entries_[next];
+}
+
+// A bucket with room promises that nobody was sent past it. So a hole is filled with the last entry of its
+// bucket, and if that was full, with one from the buckets behind it that would rather be here; and so on with
+// the hole which that one leaves.
+void EngineHashShard::fill_hole(Bucket* bucket, std::size_t index) {
+  const Table& table = *table_.load(std::memory_order_relaxed);
+  const auto close = [](Bucket& from, std::size_t hole) {
+    const std::size_t last = used_in(from) - 1;
+    set(from.entries[hole], from.entries[last].engine, from.entries[last].block);
+    set(from.entries[last], 0, 0);
+  };
+  bool may_have_sent_on = used_in(*bucket) == kBucketEntries;
+  close(*bucket, index);
+  for (Bucket* next = table.next(bucket); may_have_sent_on; next = table.next(next)) {
+    const std::size_t used = used_in(*next);
+    may_have_sent_on = used == kBucketEntries;
+    for (std::size_t i = 0; i < used; ++i) {
+      const Entry entry = next->entries[i];
+      const Bucket* const home = table.home(entry.engine);
+      if (table.distance(home, next) < table.distance(bucket, next)) continue;
+      set(bucket->entries[kBucketEntries - 1], entry.engine, entry.block);
+      close(*next, i);
+      bucket = next;
+      break;
+    }
   }
-  entries_[at] = Entry{};
-  set_size(size() - 1);
-  if (slots_ > first_slots_ && slots_ > kSpillSlots && size() < slots_ / 4) resize(slots_for(size()));
-  return true;
 }
 
 EngineHashShard::Entry EngineHashShard::next_victim() {
+  const Table& table = *table_.load(std::memory_order_relaxed);
   for (;;) {
-    if (hand_ >= capacity_) hand_ = 0;
-    const Entry& entry = entries_[hand_++];
+    if (hand_ >= table.buckets() * kBucketEntries) hand_ = 0;
+    const Entry& entry = table[hand_ / kBucketEntries].entries[hand_ % kBucketEntries];
+    ++hand_;
     if (!is_free(entry)) return entry;
   }
 }
 
-void EngineHashShard::resize(std::size_t slots) {
-  std::vector<Entry> old;
-  old.reserve(size());
-  for (const Entry& entry : entries()) {
-    if (!is_free(entry)) old.push_back(entry);
+void EngineHashShard::put(const Table& table, const Entry& entry) {
+  for (Bucket* bucket = table.home(entry.engine);; bucket = table.next(bucket)) {
+    const std::size_t used = used_in(*bucket);
+    if (used == kBucketEntries) continue;
+    set(bucket->entries[used], entry.engine, entry.block);
+    return;
   }
-  adopt(old, slots);
 }
 
-// In probing order already, so each entry goes to its home or right behind the one before it.
-void EngineHashShard::adopt(const std::vector<Entry>& entries, std::size_t slots) {
-  slots_ = slots;
-  full_at_ = slots - slots / 5;
-  std::size_t spill = kSpillSlots;
-  while (!fill(entries, slots_ + spill)) spill *= 2;
-  set_size(entries.size());
-  data_.store(entries_, std::memory_order_relaxed);
-  data_slots_.store(slots_, std::memory_order_relaxed);
-  table_bytes_.store(memory_.bytes(), std::memory_order_relaxed);
+void EngineHashShard::resize() {
+  auto* const table = new Table(buckets_for(size()));
+  for (const Bucket& bucket : *table_.load(std::memory_order_relaxed)) {
+    for (const Entry& entry : bucket.entries) {
+      if (!is_free(entry)) put(*table, entry);
+    }
+  }
+  replace(table);
 }
 
-bool EngineHashShard::fill(const std::vector<Entry>& entries, std::size_t capacity) {
-  TableMemory memory(capacity * sizeof(Entry));
-  auto* const table = static_cast<Entry*>(memory.data());
-  for (std::size_t i = 0; i < capacity; ++i) new (table + i) Entry;
-  std::size_t free = 0;
-  for (const Entry& entry : entries) {
-    const std::size_t at = std::max(free, home(entry.engine));
-    if (at + 2 >= capacity) return false;
-    table[at] = entry;
-    free = at + 1;
-  }
-  memory_ = std::move(memory);
-  entries_ = table;
-  capacity_ = capacity;
-  return true;
+void EngineHashShard::replace(Table* table) {
+  const std::size_t slots = table->buckets() * kBucketEntries;
+  full_at_ = slots - slots / 8;
+  table_bytes_.store(table->bytes(), std::memory_order_relaxed);
+  Table* const old = table_.exchange(table, std::memory_order_acq_rel);
+  if (old == nullptr) return;
+  epochs_->retire(
+      old, [](void* object) { delete static_cast<Table*>(object); }, old->bytes());
 }
 
 }  // namespace handoff::epp

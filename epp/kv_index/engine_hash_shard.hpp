@@ -1,15 +1,14 @@
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <span>
 #include <vector>
 
 #include "epp/kv_index/block_shard.hpp"
-#include "epp/kv_index/table_memory.hpp"
+#include "epp/kv_index/bucket_table.hpp"
+#include "epp/kv_index/read_epochs.hpp"
 
 namespace handoff::epp {
 
@@ -21,13 +20,14 @@ using EngineKey = std::uint64_t;
 // hashes; where they don't, each rank's hashes have entries of their own. One hash may stand for several
 // blocks (salt or LoRA outside the engine's hash).
 //
-// Everything needs mutex(). Linear probing with entries in the order of their keys: a search ends at the
-// first greater key, and a removal closes its gap, so nothing is left behind by churn.
+// Everything needs mutex(), apart from the prefetches. Buckets of four entries, filled from the front and
+// probed in order: a search ends at the first bucket with room, and a removal pulls back whoever was sent
+// past its bucket, so nothing is left behind by churn.
 class EngineHashShard {
  public:
   struct Entry {
     EngineKey engine = 0;
-    BlockKey block = 0;
+    BlockKey block = 0;  // 0: free
   };
   // Enough for any engine; bounds what a hostile one can make us walk.
   static constexpr std::size_t kMaxBlocksPerHash = 8;
@@ -39,24 +39,29 @@ class EngineHashShard {
 
   enum class Added : std::uint8_t { added, present, too_many };
 
+  static constexpr std::size_t kBucketEntries = 4;
+  struct alignas(64) Bucket {
+    Entry entries[kBucketEntries];
+  };
+
   EngineHashShard() = default;
   EngineHashShard(const EngineHashShard&) = delete;
   EngineHashShard& operator=(const EngineHashShard&) = delete;
+  ~EngineHashShard() { delete table_.load(); }
 
   // Before first use; not thread-safe. The table's size to begin with, and the least it shrinks to.
-  void open(std::size_t first_slots);
+  void open(ReadEpochs& epochs, std::size_t first_slots);
 
   std::mutex& mutex() { return mutex_; }
 
-  void prefetch(EngineKey engine) const {
-    const Entry* data = data_.load(std::memory_order_relaxed);
-    const std::size_t slots = data_slots_.load(std::memory_order_relaxed);
-    if (data == nullptr) return;
-    // A search seldom goes further than two entries. That can be the next cache line.
-    const Entry* home = data + ((engine & 0xFFFFFFFFU) * slots >> 32);
+  // Without the lock; a ReadEpochs::Pin keeps the memory. As those of BlockShard.
+  const Bucket* prefetch(EngineKey engine) const {
+    const Bucket* const home = table_.load(std::memory_order_acquire)->home(engine);
     __builtin_prefetch(home);
-    __builtin_prefetch(home + 2);
+    return home;
   }
+  static void prefetch_overflow(const Bucket* home);
+
   Found find(EngineKey engine) const;
   // Grows when full(); a caller that knows of entries to drop purges first.
   Added add(EngineKey engine, BlockKey block);
@@ -75,46 +80,74 @@ class EngineHashShard {
   std::size_t table_bytes() const { return table_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  // Full at 4/5, 3/5 after growing. Fuller, and making room for an entry (or growing again) costs more than
-  // the memory is worth.
-  std::size_t slots_for(std::size_t size) const { return std::max(first_slots_, size + size * 2 / 3 + 8); }
+  using Table = BucketTable<Bucket>;
 
   static bool is_free(const Entry& entry) { return entry.block == 0; }
-  std::span<Entry> entries() const { return {entries_, capacity_}; }
-  std::size_t home(EngineKey engine) const { return (engine & 0xFFFFFFFFU) * slots_ >> 32; }
-  // The probing order. Home grows with the low half of the key.
-  static std::uint64_t order(EngineKey engine) { return engine << 32 | engine >> 32; }
+  // prefetch_overflow() looks without the lock.
+  static void set(Entry& entry, EngineKey engine, BlockKey block) {
+    entry.engine = engine;
+    std::atomic_ref<BlockKey>(entry.block).store(block, std::memory_order_relaxed);
+  }
+  static std::size_t used_in(const Bucket& bucket);
+  Added search_and_add(EngineKey engine, BlockKey block);
+  static void put(const Table& table, const Entry& entry);
+
+  std::size_t buckets_for(std::size_t size) const;
+  void resize();  // to what the number of entries asks for
+  void replace(Table* table);
+  void fill_hole(Bucket* bucket, std::size_t index);
   // Not an atomic addition: there is one writer, and the barrier would make each insert wait for its cache
   // miss.
   void set_size(std::size_t size) { size_.store(size, std::memory_order_relaxed); }
-  void resize(std::size_t slots);
-  void adopt(const std::vector<Entry>& entries, std::size_t slots);
-  bool fill(const std::vector<Entry>& entries, std::size_t capacity);
 
-  // slots_ homes and behind them some room, so that probing never wraps around; the last one stays free.
-  TableMemory memory_;
-  Entry* entries_ = nullptr;
-  std::size_t capacity_ = 0;
-  // A copy of the address for prefetch(), which looks without the lock.
-  std::atomic<const Entry*> data_{nullptr};
-  std::atomic<std::size_t> data_slots_{0};
-  std::size_t slots_ = 0;
+  std::atomic<Table*> table_{nullptr};
+  ReadEpochs* epochs_ = nullptr;
   std::size_t full_at_ = 0;
-  std::size_t first_slots_ = 16;
+  std::size_t first_buckets_ = 1;
   std::size_t hand_ = 0;
   std::atomic<std::size_t> size_{0};
   std::atomic<std::size_t> table_bytes_{0};
   alignas(64) std::mutex mutex_;
 };
 
+inline void EngineHashShard::prefetch_overflow(const Bucket* home) {
+  const std::atomic_ref<BlockKey> last(const_cast<BlockKey&>(home->entries[kBucketEntries - 1].block));
+  const bool is_full = last.load(std::memory_order_relaxed) != 0;
+  __builtin_prefetch(home + (is_full ? 1 : 0));
+}
+
+// Without a branch: how full a bucket is can't be predicted.
+inline std::size_t EngineHashShard::used_in(const Bucket& bucket) {
+  const auto one = [&](std::size_t i) { return is_free(bucket.entries[i]) ? std::size_t{0} : 1; };
+  static_assert(kBucketEntries == 4);
+  return one(0) + one(1) + one(2) + one(3);
+}
+
+inline EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey block) {
+  if (full()) resize();
+  Bucket& home = *table_.load(std::memory_order_relaxed)->home(engine);
+  const auto has_key = [&](std::size_t i) { return home.entries[i].engine == engine; };
+  const std::size_t used = used_in(home);
+  const bool is_known = has_key(0) | has_key(1) | has_key(2) | has_key(3);
+  if (is_known || used == kBucketEntries) return search_and_add(engine, block);
+  set(home.entries[used], engine, block);
+  set_size(size() + 1);
+  return Added::added;
+}
+
 template <typename Keep>
 void EngineHashShard::purge(Keep&& keep) {
   std::vector<Entry> kept;
   kept.reserve(size());
-  for (const Entry& entry : entries()) {
-    if (!is_free(entry) && keep(entry.engine, entry.block)) kept.push_back(entry);
+  for (const Bucket& bucket : *table_.load(std::memory_order_relaxed)) {
+    for (const Entry& entry : bucket.entries) {
+      if (!is_free(entry) && keep(entry.engine, entry.block)) kept.push_back(entry);
+    }
   }
-  adopt(kept, slots_for(kept.size()));
+  auto* const table = new Table(buckets_for(kept.size()));
+  for (const Entry& entry : kept) put(*table, entry);
+  replace(table);
+  set_size(kept.size());
 }
 
 }  // namespace handoff::epp
