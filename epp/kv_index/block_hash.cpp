@@ -92,6 +92,17 @@ std::uint64_t chain_hash(std::uint64_t parent, std::uint64_t local, std::uint64_
   return chain(parent, local, seed);
 }
 
+void chain_hashes(std::optional<std::uint64_t> parent, std::span<const std::uint64_t> locals,
+                  std::uint64_t* out) {
+  if (locals.empty()) return;
+  std::uint64_t hash = parent ? chain(*parent, locals[0], kChainSeed) : locals[0];
+  out[0] = hash;
+  for (std::size_t i = 1; i < locals.size(); ++i) {
+    hash = chain(hash, locals[i], kChainSeed);
+    out[i] = hash;
+  }
+}
+
 void hash_request(std::span<const std::uint32_t> tokens, std::uint32_t block_size, const HashOptions& options,
                   RequestHashes& out) {
   const std::size_t blocks = complete_blocks(tokens.size(), block_size, options.is_eagle);

@@ -46,6 +46,11 @@ inline constexpr std::uint64_t kChainSeed = 1337;
 // its sequence hash is its local hash.
 std::uint64_t chain_hash(std::uint64_t parent, std::uint64_t local, std::uint64_t seed = kChainSeed);
 
+// The same for consecutive blocks: out[i] for locals[i], where `parent` is before the first of them. nullopt:
+// they start a prompt. `out` has room for as many.
+void chain_hashes(std::optional<std::uint64_t> parent, std::span<const std::uint64_t> locals,
+                  std::uint64_t* out);
+
 // Both kinds for all complete blocks. Reuses the vectors' capacity.
 void hash_request(std::span<const std::uint32_t> tokens, std::uint32_t block_size, const HashOptions& options,
                   RequestHashes& out);

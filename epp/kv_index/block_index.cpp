@@ -21,28 +21,10 @@ constexpr std::size_t kScrubPerWrite = 64;  // table slots; plus some for each b
 constexpr std::size_t kScrubPerBlock = 8;
 constexpr std::size_t kScrubPerMaintain = std::size_t{1} << 18;
 
-// Reused by each writing thread, so that events allocate nothing.
-struct WriteScratch {
-  WriteBatch batch;
-  std::vector<EngineKey> engines;
-  std::vector<std::uint64_t> seen;
-
-  static WriteScratch& get() {
-    thread_local WriteScratch scratch;
-    return scratch;
-  }
-};
-
 bool has_duplicates(std::span<const EngineKey> keys, std::vector<std::uint64_t>& seen) {
-  constexpr std::size_t kFew = 16;
-  if (keys.size() <= kFew) {
-    for (std::size_t i = 1; i < keys.size(); ++i) {
-      if (std::find(keys.data(), keys.data() + i, keys[i]) != keys.data() + i) return true;
-    }
-    return false;
-  }
+  if (keys.empty()) return false;
   // A small table of what was seen; the first key doubles as the mark of a free place.
-  const std::size_t mask = std::bit_ceil(keys.size() * 4) - 1;
+  const std::size_t mask = std::bit_ceil(keys.size() * 2) - 1;
   seen.assign(mask + 1, keys[0]);
   for (const EngineKey key : keys.subspan(1)) {
     if (key == keys[0]) return true;
@@ -54,6 +36,39 @@ bool has_duplicates(std::span<const EngineKey> keys, std::vector<std::uint64_t>&
   }
   return false;
 }
+
+// Says cheaply of a few keys that no two are the same, mostly: there are false alarms.
+class DuplicateAlarm {
+ public:
+  // True: the key may have been there before.
+  bool add(EngineKey key) {
+    const std::uint64_t bit = std::uint64_t{1} << (key >> kWordsLog2 & 63);
+    std::uint64_t& word = words_[key % words_.size()];
+    const bool rings = (word & bit) != 0;
+    word |= bit;
+    return rings;
+  }
+  void reset(std::span<const EngineKey> added) {
+    for (const EngineKey key : added) words_[key % words_.size()] = 0;
+  }
+
+ private:
+  static constexpr unsigned kWordsLog2 = 9;
+  std::array<std::uint64_t, std::size_t{1} << kWordsLog2> words_{};
+};
+
+// Reused by each writing thread, so that events allocate nothing.
+struct WriteScratch {
+  WriteBatch batch;
+  std::vector<EngineKey> engines;
+  std::vector<std::uint64_t> seen;
+  DuplicateAlarm alarm;
+
+  static WriteScratch& get() {
+    thread_local WriteScratch scratch;
+    return scratch;
+  }
+};
 
 }  // namespace
 
@@ -133,6 +148,9 @@ class BlockIndex::Impl {
     return ranks_.tier_ordinal(slot, tier);
   }
 
+  // The keys of the event's engine hashes, the parent's in front; asks for the memory of the first ones.
+  // False: the event is malformed.
+  bool take_engines(const StoredBlocks& blocks, WriteScratch& scratch, const ReadEpochs::Pin& pin) const;
   // The next blocks behind `parent`, which moves on to the last of them. Asks for their
   // memory. False: no block behind these can be stored.
   bool fill_batch(std::span<const std::uint64_t> locals, std::span<const EngineKey> engines,
@@ -166,35 +184,46 @@ class BlockIndex::Impl {
 bool BlockIndex::Impl::fill_batch(std::span<const std::uint64_t> locals, std::span<const EngineKey> engines,
                                   std::optional<std::uint64_t>& parent, WriteBatch& batch,
                                   const ReadEpochs::Pin& pin) const {
-  batch.size = 0;
+  constexpr std::size_t kStep = 8;  // hashes of the chain, while the memory of those before is asked for
+  std::array<std::uint64_t, kStep> sequence;
   const std::size_t blocks = std::min(WriteBatch::kMost, locals.size());
-  std::uint64_t sequence = 0;
-  for (std::size_t i = 0; i < blocks; ++i) {
-    const bool is_first = i == 0 && !parent;
-    sequence = is_first ? locals[0] : chain_hash(i == 0 ? *parent : sequence, locals[i]);
-    const BlockKey key = store_.block_key(sequence);
-    if (key == 0) return false;  // marks a free place; one hash in 2^64 is out of luck
-    store_.append(batch, key, engines[i], pin);
+  batch.clear();
+  bool goes_on = true;
+  while (goes_on && batch.size < blocks) {
+    const std::size_t step = std::min(kStep, blocks - batch.size);
+    chain_hashes(parent, locals.subspan(batch.size, step), sequence.data());
+    parent = sequence[step - 1];
+    for (std::size_t i = 0; goes_on && i < step; ++i) {
+      const BlockKey key = store_.block_key(sequence[i]);
+      goes_on = key != 0;  // marks a free place; one hash in 2^64 is out of luck
+      if (goes_on) store_.put(batch, key, pin);
+    }
   }
-  parent = sequence;
-  return true;
+  batch.engines = engines.first(batch.size);
+  return goes_on;
+}
+
+bool BlockIndex::Impl::take_engines(const StoredBlocks& blocks, WriteScratch& scratch,
+                                    const ReadEpochs::Pin& pin) const {
+  if (blocks.engine_hashes.size() != blocks.local_hashes.size()) return false;
+  const std::size_t parents = blocks.parent_engine_hash ? 1 : 0;
+  scratch.engines.resize(parents + blocks.engine_hashes.size());
+  std::size_t at = 0;
+  bool rings = false;
+  const auto take = [&](std::uint64_t hash) {
+    const EngineKey engine = store_.engine_key(hash);
+    scratch.engines[at++] = engine;
+    rings |= scratch.alarm.add(engine);
+    if (at <= WriteBatch::kMost) store_.prefetch_engine(engine, pin);
+  };
+  if (parents != 0) take(*blocks.parent_engine_hash);
+  for (const std::uint64_t hash : blocks.engine_hashes) take(hash);
+  scratch.alarm.reset(scratch.engines);
+  return !rings || !has_duplicates(scratch.engines, scratch.seen);
 }
 
 StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const StoredBlocks& blocks) {
-  WriteScratch& scratch = WriteScratch::get();
   count(counters_.stores);
-  // With the parent in front, which must not be among them either.
-  const std::size_t parents = blocks.parent_engine_hash ? 1 : 0;
-  scratch.engines.resize(parents + blocks.engine_hashes.size());
-  if (parents != 0) scratch.engines[0] = store_.engine_key(*blocks.parent_engine_hash);
-  std::transform(blocks.engine_hashes.begin(), blocks.engine_hashes.end(),
-                 scratch.engines.begin() + static_cast<std::ptrdiff_t>(parents),
-                 [this](std::uint64_t hash) { return store_.engine_key(hash); });
-  if (blocks.engine_hashes.size() != blocks.local_hashes.size() ||
-      has_duplicates(scratch.engines, scratch.seen)) {
-    count(counters_.malformed_stores);
-    return StoreOutcome::malformed;
-  }
   scrub(kScrubPerWrite + kScrubPerBlock * blocks.engine_hashes.size(), false);
   const auto slot = ranks_.slot_of(rank);
   if (!slot) return StoreOutcome::unknown_rank;
@@ -208,6 +237,11 @@ StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const St
     return StoreOutcome::already_stored;
   }
   const ReadEpochs::Pin pin = store_.epochs().pin();
+  WriteScratch& scratch = WriteScratch::get();
+  if (!take_engines(blocks, scratch, pin)) {
+    count(counters_.malformed_stores);
+    return StoreOutcome::malformed;
+  }
   std::span<const EngineKey> engines = scratch.engines;
   std::optional<std::uint64_t> parent;
   if (blocks.parent_engine_hash) {
@@ -226,6 +260,9 @@ StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const St
   for (std::size_t begin = 0; goes_on && begin < engines.size(); begin += WriteBatch::kMost) {
     goes_on = fill_batch(blocks.local_hashes.subspan(begin), engines.subspan(begin), parent, batch, pin);
     added += store_.add_holder(batch, ordinal, pin);
+    const auto ahead = engines.subspan(std::min(engines.size(), begin + WriteBatch::kMost));
+    for (const EngineKey engine : ahead.first(std::min(ahead.size(), WriteBatch::kMost)))
+      store_.prefetch_engine(engine, pin);
     store_.link(batch, pin);
     // Without its link a removal would not find a block, so nobody may hold it on our account.
     for (std::uint64_t rest = batch.refused; rest != 0; rest &= rest - 1) {
@@ -264,8 +301,8 @@ std::size_t BlockIndex::Impl::apply_copied(WorkerRank rank, Tier tier,
       if (found.count == 1 && !store_.find(found.blocks[0], pin).empty()) block = found.blocks[0];
     }
     if (!block) continue;
-    batch.size = 0;
-    store_.append(batch, *block, pin);
+    batch.clear();
+    store_.put(batch, *block, pin);
     store_.add_holder(batch, ordinal, pin);
     ++known;
   }
@@ -328,11 +365,11 @@ bool BlockIndex::Impl::predict(WorkerRank rank, std::span<const std::uint64_t> s
   std::size_t predicted = 0;
   for (std::size_t begin = 0; begin < sequence_hashes.size(); begin += WriteBatch::kMost) {
     const std::size_t blocks = std::min(WriteBatch::kMost, sequence_hashes.size() - begin);
-    batch.size = 0;
+    batch.clear();
     for (const std::uint64_t hash : sequence_hashes.subspan(begin, blocks)) {
       const BlockKey key = store_.block_key(hash);
       if (key == 0) continue;
-      store_.append(batch, key, pin);
+      store_.put(batch, key, pin);
     }
     store_.add_holder(batch, ordinal, pin);
     predicted += batch.size;

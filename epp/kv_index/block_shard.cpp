@@ -1,6 +1,7 @@
 #include "epp/kv_index/block_shard.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace handoff::epp {
 
@@ -19,12 +20,12 @@ BlockShard::~BlockShard() {
   delete table_.load();
 }
 
-void BlockShard::open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_blocks, std::size_t first_slots) {
+void BlockShard::open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_blocks, TableMemory memory) {
   epochs_ = &epochs;
   pool_ = &pool;
   max_blocks_ = std::max<std::size_t>(max_blocks, 1);
-  first_buckets_ = std::max<std::size_t>((first_slots + kBucketSlots - 1) / kBucketSlots, 1);
-  adopt(new Table(first_buckets_));
+  adopt(new Table(std::move(memory)));
+  first_buckets_ = table_.load()->buckets();
 }
 
 std::uint64_t BlockShard::find_bits(BlockKey key, bool mark) const {

@@ -40,8 +40,8 @@ class BlockShard {
   ~BlockShard();
 
   // Before first use; not thread-safe.
-  // `first_slots`: the table's size to begin with, and the least it shrinks to.
-  void open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_blocks, std::size_t first_slots);
+  // `memory` is the table's to begin with, and the least it shrinks to.
+  void open(ReadEpochs& epochs, HolderPool& pool, std::size_t max_blocks, TableMemory memory);
 
   std::mutex& mutex() { return mutex_; }
 
@@ -133,19 +133,28 @@ inline void BlockShard::prefetch_overflow(const Bucket* home) {
 }
 
 inline BlockShard::Place BlockShard::place_of(BlockKey key) {
-  Slot* const slots = table_.load(std::memory_order_relaxed)->home(key)->slots;
-  static_assert(kBucketSlots == 4);
-  const auto has_key = [&](std::size_t i) { return slots[i].key.load(std::memory_order_relaxed) == key; };
-  const auto is_used = [&](std::size_t i) { return is_live(slots[i].bits.load(std::memory_order_relaxed)); };
-  const bool is_known = has_key(0) | has_key(1) | has_key(2) | has_key(3);
-  const bool may_be_elsewhere = slots[3].bits.load(std::memory_order_relaxed) != 0;
-  if (is_known || may_be_elsewhere) return search(key);
-  // The most common case, a new block in a bucket with room, has no other branch: how full a bucket is can't
-  // be predicted.
-  Slot* free = slots + 3;
-  free = is_used(2) ? free : slots + 2;
-  free = is_used(1) ? free : slots + 1;
-  free = is_used(0) ? free : slots;
+  const Table& table = *table_.load(std::memory_order_relaxed);
+  Bucket* bucket = table.home(key);
+  Slot* free = nullptr;
+  for (std::size_t visited = 0; visited < table.buckets(); ++visited, bucket = table.next(bucket)) {
+    // All four without a branch: how full a bucket is can't be predicted.
+    Slot* const slots = bucket->slots;
+    static_assert(kBucketSlots == 4);
+    const auto has_key = [&](std::size_t i) { return slots[i].key.load(std::memory_order_relaxed) == key; };
+    const auto is_used = [&](std::size_t i) {
+      return is_live(slots[i].bits.load(std::memory_order_relaxed));
+    };
+    if (has_key(0) | has_key(1) | has_key(2) | has_key(3)) {
+      const std::size_t i = (has_key(1) ? 1U : 0U) | (has_key(2) ? 2U : 0U) | (has_key(3) ? 3U : 0U);
+      return has_key(i) && is_used(i) ? Place{slots + i, true} : search(key);  // dead slots keep their keys
+    }
+    Slot* here = is_used(3) ? nullptr : slots + 3;
+    here = is_used(2) ? here : slots + 2;
+    here = is_used(1) ? here : slots + 1;
+    here = is_used(0) ? here : slots;
+    free = free == nullptr ? here : free;
+    if (slots[3].bits.load(std::memory_order_relaxed) == 0) break;
+  }
   return {free, false};
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kScrubChunk = 1024;
 constexpr std::size_t kFewHints = 1024;
 // Of tables that were made for what was expected. Fuller, and too many keys lie in their second bucket.
-constexpr double kExpectedLoad = 0.72;
+constexpr double kExpectedLoad = 0.7;
 
 std::uint64_t inverse(std::uint64_t odd) {
   std::uint64_t x = odd;  // right in three bits; each step doubles them
@@ -25,16 +25,22 @@ std::size_t shard_count(std::size_t wanted, std::size_t most) {
   return std::bit_ceil(std::clamp<std::size_t>(wanted, 1, most));
 }
 
+// As each has them: buckets of four entries on a line.
+std::size_t bytes_for(std::size_t slots) {
+  static_assert(sizeof(BlockShard::Bucket) == sizeof(EngineHashShard::Bucket));
+  return (slots + BlockShard::kBucketSlots - 1) / BlockShard::kBucketSlots * sizeof(BlockShard::Bucket);
+}
+
 // Tables that grow by the same factor from different sizes don't all grow at the same time.
-std::size_t first_slots(std::size_t shard, const BlockStore::Limits& limits) {
+std::size_t first_bytes(std::size_t shard, const BlockStore::Limits& limits) {
   constexpr std::size_t kLeast = 64;
   constexpr double kGrowth = 1.4;
   if (limits.expected_blocks == 0) {
     const double share = static_cast<double>(shard) / static_cast<double>(limits.shards);
-    return static_cast<std::size_t>(std::pow(kGrowth, share) * kLeast);
+    return bytes_for(static_cast<std::size_t>(std::pow(kGrowth, share) * kLeast));
   }
   const double expected = static_cast<double>(limits.expected_blocks) / static_cast<double>(limits.shards);
-  return std::max<std::size_t>(static_cast<std::size_t>(expected / kExpectedLoad), kLeast);
+  return bytes_for(std::max<std::size_t>(static_cast<std::size_t>(expected / kExpectedLoad), kLeast));
 }
 
 bool intersects(HolderRef holders, std::span<const std::uint64_t> bits) {
@@ -76,11 +82,19 @@ BlockStore::BlockStore(const Limits& limits)
       engine_shards_(new EngineHashShard[limits_.shards]),
       reverse_shards_(limits.keeps_engine_hashes ? new EngineHashShard[limits_.shards] : nullptr),
       purged_at_(new std::atomic<std::uint64_t>[limits_.shards]()) {
+  const auto slices = [this] {
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < limits_.shards; ++i) total += first_bytes(i, limits_);
+    return TableMemory::Slices(total);
+  };
+  auto for_blocks = slices();
+  auto for_engines = slices();
   for (std::size_t i = 0; i < limits_.shards; ++i) {
-    const std::size_t slots = first_slots(i, limits_);
-    block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards, slots);
-    engine_shards_[i].open(epochs_, slots);
-    if (reverse_shards_ != nullptr) reverse_shards_[i].open(epochs_, slots);
+    const std::size_t bytes = first_bytes(i, limits_);
+    block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards, for_blocks.next(bytes));
+    engine_shards_[i].open(epochs_, engine_hashes_per_shard_, for_engines.next(bytes));
+    if (reverse_shards_ != nullptr)
+      reverse_shards_[i].open(epochs_, engine_hashes_per_shard_, TableMemory(bytes));
   }
 }
 
@@ -100,29 +114,27 @@ std::optional<HolderRef> BlockStore::with(HolderRef holders, Ordinal ordinal, Tr
 template <typename Shard, typename Prepare, typename Work>
 void BlockStore::by_shard(Shard* shards, std::span<const std::uint64_t> keys, Prepare&& prepare,
                           Work&& work) const {
-  constexpr std::size_t kWordBits = 64;
   constexpr std::uint8_t kEnd = 0xFF;
   static_assert(WriteBatch::kMost < kEnd);
+  if (keys.size() == 1) {
+    prepare(0);
+    Shard& shard = shards[shard_of(keys[0])];
+    const std::lock_guard lock(shard.mutex());
+    return work(shard, 0);
+  }
   // A list of keys for each shard.
-  std::array<std::uint64_t, kMaxShards / kWordBits> has_keys;
   std::array<std::uint8_t, kMaxShards> first;
   std::array<std::uint8_t, WriteBatch::kMost> next;
-  const std::size_t words = (limits_.shards + kWordBits - 1) / kWordBits;
-  std::fill_n(has_keys.begin(), words, 0);
   std::fill_n(first.begin(), limits_.shards, kEnd);
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    const std::size_t number = shard_of(keys[i]);
-    next[i] = std::exchange(first[number], static_cast<std::uint8_t>(i));
-    has_keys[number / kWordBits] |= std::uint64_t{1} << (number % kWordBits);
+    next[i] = std::exchange(first[shard_of(keys[i])], static_cast<std::uint8_t>(i));
     prepare(i);
   }
-  for (std::size_t word = 0; word < words; ++word) {
-    for (std::uint64_t rest = has_keys[word]; rest != 0; rest &= rest - 1) {
-      const std::size_t number = word * kWordBits + static_cast<std::size_t>(std::countr_zero(rest));
-      Shard& shard = shards[number];
-      const std::lock_guard lock(shard.mutex());
-      for (std::uint8_t i = first[number]; i != kEnd; i = next[i]) work(shard, i);
-    }
+  for (std::size_t number = 0; number < limits_.shards; ++number) {
+    if (first[number] == kEnd) continue;
+    Shard& shard = shards[number];
+    const std::lock_guard lock(shard.mutex());
+    for (std::uint8_t i = first[number]; i != kEnd; i = next[i]) work(shard, i);
   }
 }
 
@@ -173,30 +185,32 @@ bool BlockStore::remove_holder(BlockKey key, Ordinal ordinal, const Pin&) {
 
 void BlockStore::link(WriteBatch& batch, const Pin& pin) {
   std::uint64_t refused = 0;
-  std::uint64_t added = 0;
-  const auto prepare = [&](std::size_t i) { EngineHashShard::prefetch_overflow(batch.engine_homes[i]); };
-  by_shard(engine_shards_.get(), batch.engine_keys(), prepare, [&](EngineHashShard& shard, std::size_t i) {
-    if (shard.full() || shard.size() >= engine_hashes_per_shard_) make_room(shard, pin);
+  std::uint64_t second_hashes = 0;
+  const auto prepare = [&](std::size_t i) {
+    engine_shard(batch.engines[i]).prefetch_overflow(batch.engines[i]);
+  };
+  by_shard(engine_shards_.get(), batch.engines, prepare, [&](EngineHashShard& shard, std::size_t i) {
+    if (!shard.has_room()) make_room(shard, pin);
     const auto result = shard.add(batch.engines[i], batch.blocks[i]);
-    added |= std::uint64_t{result == EngineHashShard::Added::added} << i;
-    refused |= std::uint64_t{result == EngineHashShard::Added::too_many} << i;
+    if (result == EngineHashShard::Added::added) {
+      second_hashes += batch.existed >> i & 1;  // perhaps: the block may have been without one
+    } else if (result == EngineHashShard::Added::too_many) {
+      refused |= std::uint64_t{1} << i;
+    }
   });
   batch.refused = refused;
-  // Such a block may have another hash already.
-  if (const std::uint64_t twice = added & batch.existed; twice != 0) {
-    orphan_hints_.fetch_add(static_cast<std::uint64_t>(std::popcount(twice)), std::memory_order_relaxed);
-  }
+  if (second_hashes != 0) orphan_hints_.fetch_add(second_hashes, std::memory_order_relaxed);
   if (reverse_shards_ != nullptr) link_back(batch);
 }
 
 void BlockStore::link_back(const WriteBatch& batch) {
-  const std::size_t limit = engine_hashes_per_shard_;
   const auto prepare = [](std::size_t) {};
   by_shard(reverse_shards_.get(), batch.block_keys(), prepare, [&](EngineHashShard& shard, std::size_t i) {
-    while (shard.size() >= limit) {
+    while (shard.at_limit()) {
       const EngineHashShard::Entry victim = shard.next_victim();
       shard.erase(victim.engine, victim.block);
     }
+    shard.grow();
     shard.add(batch.blocks[i], batch.engines[i]);
   });
 }
@@ -238,13 +252,12 @@ void BlockStore::unlink_if_gone(EngineKey engine, BlockKey block, const Pin& pin
 }
 
 void BlockStore::make_room(EngineHashShard& shard, const Pin& pin) {
-  const std::size_t limit = engine_hashes_per_shard_;
   const auto index = static_cast<std::size_t>(&shard - engine_shards_.get());
   const std::uint64_t hints =
       orphan_hints_.load(std::memory_order_relaxed) - purged_at_[index].load(std::memory_order_relaxed);
   // A purge looks up every entry's block; it should find a good part of them gone.
   if (hints / limits_.shards > shard.size() / 8) purge(shard, pin);
-  while (shard.size() >= limit) {
+  while (shard.at_limit()) {
     const EngineHashShard::Entry victim = shard.next_victim();
     shard.erase(victim.engine, victim.block);
     BlockShard& blocks = block_shard(victim.block);
@@ -255,6 +268,7 @@ void BlockStore::make_room(EngineHashShard& shard, const Pin& pin) {
       orphan_hints_.fetch_add(1, std::memory_order_relaxed);
     }
   }
+  shard.grow();
 }
 
 void BlockStore::purge(EngineHashShard& shard, const Pin& pin) {

@@ -49,15 +49,17 @@ struct WriteBatch {
 
   std::size_t size = 0;
   std::array<BlockKey, kMost> blocks;
-  std::array<EngineKey, kMost> engines;  // for link() only
-  // Where they lie, if that has not changed since: see BlockStore::prefetch().
+  std::span<const EngineKey> engines;  // of the blocks, for link(); else empty
+  // Where they lie, if that has not changed since: what was asked for.
   std::array<const BlockShard::Bucket*, kMost> block_homes;
-  std::array<const EngineHashShard::Bucket*, kMost> engine_homes;
   std::uint64_t existed = 0;  // bit i: some rank held block i before
   std::uint64_t refused = 0;  // bit i: block i got no link
 
+  void clear() {
+    size = 0;
+    engines = {};
+  }
   std::span<const BlockKey> block_keys() const { return std::span(blocks).first(size); }
-  std::span<const EngineKey> engine_keys() const { return std::span(engines).first(size); }
 };
 
 // The tables of a BlockIndex: block -> holders, and engine hash -> block. Knows ordinals, not ranks. Owned by
@@ -95,17 +97,11 @@ class BlockStore {
   std::optional<std::uint64_t> engine_hash_of(BlockKey block) const;
 
   // --- writing ---
-  // Asks for the memory of one more block, and of its engine hash, and appends it to the batch. Under the
-  // same pin as what is done with the batch then.
-  void append(WriteBatch& batch, BlockKey block, const Pin&) const {
+  // Adds a block to a batch, and asks for its memory, under the pin under which the batch is written.
+  void prefetch_engine(EngineKey engine, const Pin&) const { engine_shard(engine).prefetch(engine); }
+  void put(WriteBatch& batch, BlockKey block, const Pin&) const {
     batch.blocks[batch.size] = block;
     batch.block_homes[batch.size++] = block_shard(block).prefetch(block);
-  }
-  void append(WriteBatch& batch, BlockKey block, EngineKey engine, const Pin& pin) const {
-    batch.engines[batch.size] = engine;
-    batch.engine_homes[batch.size] = engine_shard(engine).prefetch(engine);
-    if (reverse_shards_ != nullptr) reverse_shards_[shard_of(block)].prefetch(block);
-    append(batch, block, pin);
   }
   // Adds the ordinal to all these blocks; how many did not have it. Sets `existed`.
   std::size_t add_holder(WriteBatch& batch, Ordinal ordinal, const Pin&);

@@ -2,9 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <new>
 #include <type_traits>
+#include <utility>
 
 #include "epp/kv_index/table_memory.hpp"
 
@@ -19,9 +19,12 @@ class BucketTable {
   static_assert(sizeof(Bucket) == 64 && alignof(Bucket) == 64);
   static_assert(std::is_trivially_destructible_v<Bucket>);
 
-  explicit BucketTable(std::size_t buckets)
-      : buckets_(buckets), memory_(buckets * sizeof(Bucket)), data_(static_cast<Bucket*>(memory_.data())) {
-    for (std::size_t i = 0; i < buckets; ++i) new (data_ + i) Bucket;
+  explicit BucketTable(std::size_t buckets) : BucketTable(TableMemory(buckets * sizeof(Bucket))) {}
+  explicit BucketTable(TableMemory memory)
+      : buckets_(memory.bytes() / sizeof(Bucket)),
+        memory_(std::move(memory)),
+        data_(static_cast<Bucket*>(memory_.data())) {
+    for (std::size_t i = 0; i < buckets_; ++i) new (data_ + i) Bucket;
   }
 
   std::size_t buckets() const { return buckets_; }

@@ -1,13 +1,15 @@
 #include "epp/kv_index/engine_hash_shard.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace handoff::epp {
 
-void EngineHashShard::open(ReadEpochs& epochs, std::size_t first_slots) {
+void EngineHashShard::open(ReadEpochs& epochs, std::size_t max_size, TableMemory memory) {
   epochs_ = &epochs;
-  first_buckets_ = std::max<std::size_t>((first_slots + kBucketEntries - 1) / kBucketEntries, 2);
-  replace(new Table(first_buckets_));
+  max_size_ = max_size;
+  replace(new Table(std::move(memory)));
+  first_buckets_ = table_.load()->buckets();
 }
 
 // Full at 7/8, 5/8 after growing, as the table of blocks: see there.
@@ -121,6 +123,7 @@ void EngineHashShard::resize() {
 void EngineHashShard::replace(Table* table) {
   const std::size_t slots = table->buckets() * kBucketEntries;
   full_at_ = slots - slots / 8;
+  room_ = std::min(full_at_, max_size_);
   table_bytes_.store(table->bytes(), std::memory_order_relaxed);
   Table* const old = table_.exchange(table, std::memory_order_acq_rel);
   if (old == nullptr) return;

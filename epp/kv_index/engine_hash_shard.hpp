@@ -49,23 +49,27 @@ class EngineHashShard {
   EngineHashShard& operator=(const EngineHashShard&) = delete;
   ~EngineHashShard() { delete table_.load(); }
 
-  // Before first use; not thread-safe. The table's size to begin with, and the least it shrinks to.
-  void open(ReadEpochs& epochs, std::size_t first_slots);
+  // Before first use; not thread-safe. `max_size`: see has_room(). `memory` is the table's to begin with, and
+  // the least it shrinks to.
+  void open(ReadEpochs& epochs, std::size_t max_size, TableMemory memory);
 
   std::mutex& mutex() { return mutex_; }
 
   // Without the lock; a ReadEpochs::Pin keeps the memory. As those of BlockShard.
-  const Bucket* prefetch(EngineKey engine) const {
-    const Bucket* const home = table_.load(std::memory_order_acquire)->home(engine);
-    __builtin_prefetch(home);
-    return home;
+  void prefetch(EngineKey engine) const {
+    __builtin_prefetch(table_.load(std::memory_order_acquire)->home(engine));
   }
-  static void prefetch_overflow(const Bucket* home);
+  void prefetch_overflow(EngineKey engine) const;
 
   Found find(EngineKey engine) const;
-  // Grows when full(); a caller that knows of entries to drop purges first.
+  // Only with has_room().
   Added add(EngineKey engine, BlockKey block);
-  bool full() const { return size() >= full_at_; }
+  // For another entry. Otherwise: at_limit(), where one has to be erased first, or the table has to grow().
+  bool has_room() const { return size() < room_; }
+  bool at_limit() const { return size() >= max_size_; }
+  void grow() {
+    if (size() >= full_at_) resize();
+  }
   bool erase(EngineKey engine, BlockKey block);
 
   // Drops entries whose block is gone: keep(engine, block) tells. Also gives memory back when much was
@@ -102,7 +106,9 @@ class EngineHashShard {
 
   std::atomic<Table*> table_{nullptr};
   ReadEpochs* epochs_ = nullptr;
+  std::size_t room_ = 0;
   std::size_t full_at_ = 0;
+  std::size_t max_size_ = 0;
   std::size_t first_buckets_ = 1;
   std::size_t hand_ = 0;
   std::atomic<std::size_t> size_{0};
@@ -110,8 +116,9 @@ class EngineHashShard {
   alignas(64) std::mutex mutex_;
 };
 
-inline void EngineHashShard::prefetch_overflow(const Bucket* home) {
-  const std::atomic_ref<BlockKey> last(const_cast<BlockKey&>(home->entries[kBucketEntries - 1].block));
+inline void EngineHashShard::prefetch_overflow(EngineKey engine) const {
+  Bucket* const home = table_.load(std::memory_order_acquire)->home(engine);
+  const std::atomic_ref<BlockKey> last(home->entries[kBucketEntries - 1].block);
   const bool is_full = last.load(std::memory_order_relaxed) != 0;
   __builtin_prefetch(home + (is_full ? 1 : 0));
 }
@@ -124,15 +131,21 @@ inline std::size_t EngineHashShard::used_in(const Bucket& bucket) {
 }
 
 inline EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey block) {
-  if (full()) resize();
-  Bucket& home = *table_.load(std::memory_order_relaxed)->home(engine);
-  const auto has_key = [&](std::size_t i) { return home.entries[i].engine == engine; };
-  const std::size_t used = used_in(home);
-  const bool is_known = has_key(0) | has_key(1) | has_key(2) | has_key(3);
-  if (is_known || used == kBucketEntries) return search_and_add(engine, block);
-  set(home.entries[used], engine, block);
-  set_size(size() + 1);
-  return Added::added;
+  const Table& table = *table_.load(std::memory_order_relaxed);
+  for (Bucket* bucket = table.home(engine);; bucket = table.next(bucket)) {
+    const Entry* const entries = bucket->entries;
+    const auto has_key = [&](std::size_t i) { return entries[i].engine == engine; };
+    const std::size_t used = used_in(*bucket);
+    if (has_key(0) | has_key(1) | has_key(2) | has_key(3)) {
+      const std::size_t i = (has_key(1) ? 1U : 0U) | (has_key(2) ? 2U : 0U) | (has_key(3) ? 3U : 0U);
+      const bool is_same = has_key(i) && entries[i].block == block;
+      return is_same ? Added::present : search_and_add(engine, block);
+    }
+    if (used == kBucketEntries) continue;
+    set(bucket->entries[used], engine, block);
+    set_size(size() + 1);
+    return Added::added;
+  }
 }
 
 template <typename Keep>

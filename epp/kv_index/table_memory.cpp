@@ -45,9 +45,27 @@ TableMemory::TableMemory(std::size_t bytes) : bytes_(bytes) {
   }
 }
 
+TableMemory::Slices::Slices(std::size_t total_bytes) : whole_(std::make_shared<TableMemory>(total_bytes)) {}
+
+TableMemory TableMemory::Slices::next(std::size_t bytes) {
+  TableMemory slice;
+  slice.data_ = static_cast<std::byte*>(whole_->data_) + used_;
+  slice.bytes_ = bytes;
+  slice.part_of_ = whole_;
+  used_ += bytes;
+  return slice;
+}
+
 TableMemory::~TableMemory() {
   if (data_ == nullptr) return;
-  if (is_mapped(bytes_)) {
+  if (part_of_ != nullptr) {
+    // What lies between its first and its last whole page. The rest goes with the last slice.
+    const auto start = reinterpret_cast<std::uintptr_t>(data_);
+    const std::uintptr_t first = whole_pages(start);
+    const std::uintptr_t end = (start + bytes_) / kPage * kPage;
+    if (is_mapped(part_of_->bytes_) && end > first)
+      madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+  } else if (is_mapped(bytes_)) {
     munmap(data_, whole_pages(bytes_));
   } else {
     ::operator delete(data_, kCacheLine);
@@ -55,11 +73,14 @@ TableMemory::~TableMemory() {
 }
 
 TableMemory::TableMemory(TableMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      part_of_(std::move(other.part_of_)) {}
 
 TableMemory& TableMemory::operator=(TableMemory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(part_of_, other.part_of_);
   return *this;
 }
 
