@@ -1,20 +1,29 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "epp/kv_index/table_memory.hpp"
+
 // What the index is measured against: the floor (a plain table that can do nothing else) and the usual shape
 // of a block index (maps keyed by worker names).
 namespace handoff::epp::bench {
 
-// 16-byte entries, linear probing, sized in advance, one thread.
+// 16-byte entries, linear probing, sized in advance, one thread. Its memory is of the same kind as the
+// index's.
 class PlainTable {
  public:
   explicit PlainTable(std::size_t slots_log2)
-      : mask_((std::size_t{1} << slots_log2) - 1), entries_(mask_ + 1) {}
+      : mask_((std::size_t{1} << slots_log2) - 1),
+        memory_((mask_ + 1) * sizeof(Entry)),
+        entries_(static_cast<Entry*>(memory_.data())) {
+    for (std::size_t i = 0; i <= mask_; ++i) new (entries_ + i) Entry;
+  }
 
   void insert(std::uint64_t key, std::uint64_t holder) {
     std::size_t at = home(key);
@@ -38,7 +47,8 @@ class PlainTable {
   std::size_t home(std::uint64_t key) const { return (key * 0x9E3779B97F4A7C15U >> 20) & mask_; }
 
   std::size_t mask_;
-  std::vector<Entry> entries_;
+  TableMemory memory_;
+  Entry* entries_;
 };
 
 // Block -> names of the workers that hold it; a score is the number of consecutive blocks from the first on.
