@@ -43,6 +43,12 @@ void hash_text_blocks(const std::uint32_t* tokens, std::uint64_t seed, std::span
   }
 }
 
+template <std::size_t kTokens>
+void hash_blocks_alone(const std::uint32_t* tokens, std::uint64_t seed, std::span<std::uint64_t> out) {
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = XXH3_64bits_withSeed(tokens + i * kTokens, kTokens * sizeof(std::uint32_t), seed);
+}
+
 int hex_value(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -86,6 +92,17 @@ std::uint64_t local_block_hash(std::span<const std::uint32_t> tokens, std::span<
                                std::uint64_t seed) {
   if (media.empty()) return hash_bytes(tokens.data(), tokens.size_bytes(), seed);
   return hash_with_media(tokens, media, seed);
+}
+
+void local_block_hashes(std::span<const std::uint32_t> tokens, std::uint32_t block_size, std::uint64_t seed,
+                        std::span<std::uint64_t> out) {
+  if (block_size == 16) return hash_blocks_alone<16>(tokens.data(), seed, out);
+  if (block_size == 32) return hash_blocks_alone<32>(tokens.data(), seed, out);
+  if (block_size == 64) return hash_blocks_alone<64>(tokens.data(), seed, out);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto block = tokens.subspan(i * block_size, block_size);
+    out[i] = hash_bytes(block.data(), block.size_bytes(), seed);
+  }
 }
 
 std::uint64_t chain_hash(std::uint64_t parent, std::uint64_t local, std::uint64_t seed) {

@@ -40,6 +40,10 @@ std::size_t complete_blocks(std::size_t token_count, std::uint32_t block_size, b
 std::uint64_t local_block_hash(std::span<const std::uint32_t> tokens, std::span<const std::uint64_t> media,
                                std::uint64_t seed);
 
+// Of consecutive blocks of text, as many as `out` has places for; `tokens` has as many times `block_size`.
+void local_block_hashes(std::span<const std::uint32_t> tokens, std::uint32_t block_size, std::uint64_t seed,
+                        std::span<std::uint64_t> out);
+
 inline constexpr std::uint64_t kChainSeed = 1337;
 
 // Sequence hash of the block with local hash `local` behind the prefix `parent`. A first block has no parent:

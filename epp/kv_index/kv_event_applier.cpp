@@ -236,11 +236,15 @@ bool KvEventApplier::hash_blocks(const KvEvent& event, std::string_view salt, Kv
   collect_media(event, blocks);
   const std::uint64_t seed = request_seed(event.lora_name, salt);
   const std::size_t window = std::size_t{event.block_size} + (is_eagle ? 1 : 0);
-  local_hashes_.clear();
+  local_hashes_.resize(blocks);
+  if (media_.empty() && !is_eagle) {
+    local_block_hashes(tokens, event.block_size, seed, local_hashes_);
+    return blocks > 0;
+  }
   for (std::size_t i = 0; i < blocks; ++i) {
     const std::span<const std::uint64_t> media =
         media_.empty() ? std::span<const std::uint64_t>() : media_[i];
-    local_hashes_.push_back(local_block_hash(tokens.subspan(i * event.block_size, window), media, seed));
+    local_hashes_[i] = local_block_hash(tokens.subspan(i * event.block_size, window), media, seed);
   }
   return blocks > 0;
 }

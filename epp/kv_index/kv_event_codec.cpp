@@ -1,9 +1,8 @@
 #include "epp/kv_index/kv_event_codec.hpp"
 
-#include <algorithm>
 #include <limits>
 
-#include "epp/kv_index/msgpack_cursor.hpp"
+#include "epp/kv_index/kv_field_decoder.hpp"
 
 namespace handoff::epp {
 
@@ -11,18 +10,9 @@ namespace {
 
 using Kind = MsgpackCursor::Kind;
 
-constexpr std::size_t kSequenceBytes = 8;
-constexpr std::uint64_t kEndOfReplay = ~std::uint64_t{0};  // -1
-
-std::uint64_t big_endian(std::span<const std::byte> bytes) {
-  std::uint64_t value = 0;
-  for (const std::byte byte : bytes) value = value << 8 | std::to_integer<std::uint64_t>(byte);
-  return value;
-}
-
-class BatchDecoder {
+class BatchDecoder : private KvFieldDecoder {
  public:
-  BatchDecoder(std::span<const std::byte> payload, KvEventBatch& batch) : in_(payload), batch_(batch) {}
+  using KvFieldDecoder::KvFieldDecoder;
 
   bool decode() {
     if (in_.peek() == Kind::map) return decode_map_batch();
@@ -34,13 +24,6 @@ class BatchDecoder {
   }
 
  private:
-  bool skip(std::size_t values) {
-    for (; values > 0; --values) {
-      if (!in_.skip()) return false;
-    }
-    return true;
-  }
-
   // One snapshot of vLLM published batches as maps.
   bool decode_map_batch() {
     std::size_t count = 0;
@@ -256,220 +239,7 @@ class BatchDecoder {
     }
     return true;
   }
-
-  // --- fields ---
-
-  KvEvent begin_event(KvEventKind kind) const {
-    KvEvent event;
-    event.kind = kind;
-    event.hashes.begin = static_cast<std::uint32_t>(batch_.hashes.size());
-    event.tokens.begin = static_cast<std::uint32_t>(batch_.tokens.size());
-    event.extra_keys.begin = static_cast<std::uint32_t>(batch_.extra_keys.size());
-    return event;
-  }
-
-  bool decode_hash(std::uint64_t& hash) {
-    bool negative = false;
-    if (in_.peek() != Kind::bytes) return in_.read_integer(hash, negative);
-    std::span<const std::byte> bytes;
-    if (!in_.read_bytes(bytes) || bytes.empty()) return false;
-    // The integer form of a digest is its low 64 bits.
-    hash = big_endian(bytes.last(std::min(bytes.size(), sizeof(std::uint64_t))));
-    return true;
-  }
-
-  bool decode_hashes(KvEvent& event) {
-    std::size_t count = 0;
-    if (!in_.read_array(count) || count > kMaxKvHashes - batch_.hashes.size()) return false;
-    event.hashes.count = static_cast<std::uint32_t>(count);
-    std::size_t at = batch_.hashes.size();
-    batch_.hashes.resize(at + count);
-    while (at < batch_.hashes.size()) {
-      at += in_.take_large_numbers(std::span(batch_.hashes).subspan(at));
-      if (at < batch_.hashes.size() && !decode_hash(batch_.hashes[at++])) return false;
-    }
-    return true;
-  }
-
-  bool decode_parent(KvEvent& event) {
-    if (in_.peek() == Kind::nil) return in_.read_nil();
-    std::uint64_t hash = 0;
-    if (!decode_hash(hash)) return false;
-    event.parent = hash;
-    return true;
-  }
-
-  bool decode_token(KvEvent& event, std::uint32_t& token) {
-    if (in_.peek() != Kind::integer) {
-      event.tokens_unusable = true;
-      return in_.skip();
-    }
-    std::uint64_t value = 0;
-    bool negative = false;
-    if (!in_.read_integer(value, negative)) return false;
-    if (negative || value > std::numeric_limits<std::uint32_t>::max()) event.tokens_unusable = true;
-    token = static_cast<std::uint32_t>(value);
-    return true;
-  }
-
-  bool decode_tokens(KvEvent& event) {
-    if (in_.peek() == Kind::nil) return in_.read_nil();
-    std::size_t count = 0;
-    if (!in_.read_array(count)) return false;
-    event.tokens_are_pairs = count > 0 && in_.peek() == Kind::array;
-    std::uint32_t second = 0;
-    // resize() and not reserve(): it grows by a factor, so many small events in one batch stay linear.
-    std::size_t at = batch_.tokens.size();
-    batch_.tokens.resize(at + count + (event.tokens_are_pairs ? 1 : 0));
-    const std::size_t end = at + count;
-    if (event.tokens_are_pairs) {
-      for (; at < end; ++at) {
-        std::size_t pair = 0;
-        if (!in_.read_array(pair) || pair != 2) return false;
-        if (!decode_token(event, batch_.tokens[at]) || !decode_token(event, second)) return false;
-      }
-      batch_.tokens[end] = second;
-    } else {
-      while (at < end) {
-        at += in_.take_small_numbers(std::span(batch_.tokens).subspan(at, end - at));
-        if (at < end && !decode_token(event, batch_.tokens[at++])) return false;
-      }
-    }
-    event.tokens.count = static_cast<std::uint32_t>(batch_.tokens.size() - event.tokens.begin);
-    return true;
-  }
-
-  bool decode_block_size(KvEvent& event) {
-    if (in_.peek() == Kind::nil) return in_.read_nil();
-    std::uint64_t size = 0;
-    bool negative = false;
-    if (!in_.read_integer(size, negative) || negative || size > std::numeric_limits<std::uint32_t>::max())
-      return false;
-    event.block_size = static_cast<std::uint32_t>(size);
-    return true;
-  }
-
-  bool decode_group(KvEvent& event) {
-    if (in_.peek() != Kind::integer) return in_.skip();
-    std::uint64_t group = 0;
-    bool negative = false;
-    if (!in_.read_integer(group, negative)) return false;
-    if (!negative) event.group = group;
-    return true;
-  }
-
-  // A text, or something else in its place that says nothing to us.
-  bool decode_text(std::string_view& text) {
-    if (in_.peek() != Kind::text) return in_.skip();
-    return in_.read_text(text);
-  }
-
-  bool decode_salt_map(KvEvent& event) {
-    if (in_.peek() != Kind::map) return in_.skip();
-    std::size_t count = 0;
-    if (!in_.read_map(count)) return false;
-    for (; count > 0; --count) {
-      std::string_view key;
-      if (!decode_text(key)) return false;
-      if (key == "cache_salt" ? !decode_text(event.cache_salt) : !in_.skip()) return false;
-    }
-    return true;
-  }
-
-  bool add_extra_key(KvEvent& event, const KvExtraKey& key) {
-    if (batch_.extra_keys.size() >= kMaxKvExtraKeys) return false;
-    batch_.extra_keys.push_back(key);
-    ++event.extra_keys.count;
-    return true;
-  }
-
-  // Per block null or a list of keys. Texts and (text, offset) pairs count, numbers and bytes are something
-  // else.
-  bool decode_extra_keys(KvEvent& event) {
-    if (in_.peek() != Kind::array) return in_.skip();
-    std::size_t blocks = 0;
-    if (!in_.read_array(blocks)) return false;
-    for (std::size_t block = 0; block < blocks; ++block) {
-      if (in_.peek() != Kind::array) {
-        if (!in_.skip()) return false;
-        continue;
-      }
-      std::size_t keys = 0;
-      if (!in_.read_array(keys)) return false;
-      for (; keys > 0; --keys) {
-        if (!decode_extra_key(event, static_cast<std::uint32_t>(block))) return false;
-      }
-    }
-    return true;
-  }
-
-  bool decode_extra_key(KvEvent& event, std::uint32_t block) {
-    KvExtraKey key{block, {}, false, 0};
-    if (in_.peek() == Kind::text) {
-      if (!in_.read_text(key.text)) return false;
-    } else if (in_.peek() == Kind::array) {
-      std::size_t parts = 0;
-      if (!in_.read_array(parts)) return false;
-      if (parts == 0 || in_.peek() != Kind::text) return skip(parts);
-      if (!in_.read_text(key.text) || !skip(parts - 1)) return false;
-      key.is_marked = parts > 1;
-    } else {
-      return in_.skip();
-    }
-    return key.text.empty() || add_extra_key(event, key);
-  }
-
-  // Per block null or {"mm_objects": [{"mm_hash": number, ...}]}.
-  bool decode_media_infos(KvEvent& event) {
-    if (in_.peek() != Kind::array) return in_.skip();
-    std::size_t blocks = 0;
-    if (!in_.read_array(blocks)) return false;
-    for (std::size_t block = 0; block < blocks; ++block) {
-      const bool good = for_each_member("mm_objects", [&] { return decode_media_objects(event, block); });
-      if (!good) return false;
-    }
-    return true;
-  }
-
-  bool decode_media_objects(KvEvent& event, std::size_t block) {
-    if (in_.peek() != Kind::array) return in_.skip();
-    std::size_t objects = 0;
-    if (!in_.read_array(objects)) return false;
-    for (; objects > 0; --objects) {
-      const bool good = for_each_member("mm_hash", [&] {
-        if (in_.peek() != Kind::integer) return in_.skip();
-        KvExtraKey key{static_cast<std::uint32_t>(block), {}, true, 0};
-        bool negative = false;
-        if (!in_.read_integer(key.media, negative)) return false;
-        return add_extra_key(event, key);
-      });
-      if (!good) return false;
-    }
-    return true;
-  }
-
-  // Calls decode() at the value of that name in the map that comes next; anything but a map is skipped.
-  template <typename Decode>
-  bool for_each_member(std::string_view name, Decode&& decode) {
-    if (in_.peek() != Kind::map) return in_.skip();
-    std::size_t count = 0;
-    if (!in_.read_map(count)) return false;
-    for (; count > 0; --count) {
-      std::string_view key;
-      if (!decode_text(key)) return false;
-      if (key == name ? !decode() : !in_.skip()) return false;
-    }
-    return true;
-  }
-
-  MsgpackCursor in_;
-  KvEventBatch& batch_;
 };
-
-std::optional<KvMessage> message_of(KvFrame sequence, KvFrame payload) {
-  if (sequence.size() != kSequenceBytes) return std::nullopt;
-  return KvMessage{big_endian(sequence), payload, false};
-}
 
 // One huge batch must not cost its memory for ever.
 template <typename Value>
@@ -491,18 +261,6 @@ bool decode_kv_events(std::span<const std::byte> payload, KvEventBatch& batch) {
   batch.unknown_events = 0;
   if (payload.size() > kMaxKvPayloadBytes) return false;
   return BatchDecoder(payload, batch).decode();
-}
-
-std::optional<KvMessage> parse_live_message(std::span<const KvFrame> frames) {
-  if (frames.size() != 3) return std::nullopt;
-  return message_of(frames[1], frames[2]);
-}
-
-std::optional<KvMessage> parse_replayed_message(std::span<const KvFrame> frames) {
-  if (frames.size() < 3 || frames.size() > 4) return std::nullopt;
-  auto message = message_of(frames[frames.size() - 2], frames.back());
-  if (message) message->ends_replay = message->payload.empty() || message->sequence == kEndOfReplay;
-  return message;
 }
 
 }  // namespace handoff::epp

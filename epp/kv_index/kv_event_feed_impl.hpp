@@ -8,6 +8,7 @@
 #include <zmq.hpp>
 
 #include "epp/kv_index/kv_event_feed.hpp"
+#include "epp/kv_index/kv_message.hpp"
 
 namespace handoff::epp {
 

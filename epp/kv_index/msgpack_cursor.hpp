@@ -1,7 +1,9 @@
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string_view>
 
@@ -46,6 +48,16 @@ class MsgpackCursor {
     const auto byte = [&at](std::size_t i) { return std::to_integer<std::uint32_t>(at[i]); };
     std::size_t taken = 0;
     for (; taken < out.size() && end_ - at >= kLongest; ++taken) {
+      // Two of the most common kind at once: most token ids take 16 bits.
+      constexpr std::uint64_t kTwoHeads = 0xFF0000FF00000000;
+      constexpr std::uint64_t kTwoUint16 = 0xCD0000CD00000000;
+      for (; out.size() - taken >= 2 && end_ - at >= 8; taken += 2, at += 6) {
+        const std::uint64_t word = big_endian_word(at);
+        if ((word & kTwoHeads) != kTwoUint16) break;
+        out[taken] = static_cast<std::uint32_t>(word >> 40 & 0xFFFF);
+        out[taken + 1] = static_cast<std::uint32_t>(word >> 16 & 0xFFFF);
+      }
+      if (taken == out.size() || end_ - at < kLongest) break;
       const std::uint32_t head = byte(0);
       if (head == 0xCD) {
         out[taken] = byte(1) << 8 | byte(2);
@@ -74,9 +86,7 @@ class MsgpackCursor {
     std::size_t taken = 0;
     for (; taken < out.size() && end_ - at_ >= kBytes; ++taken) {
       if (std::to_integer<std::uint32_t>(at_[0]) != 0xCF) break;
-      std::uint64_t value = 0;
-      for (std::size_t i = 1; i < kBytes; ++i) value = value << 8 | std::to_integer<std::uint64_t>(at_[i]);
-      out[taken] = value;
+      out[taken] = big_endian_word(at_ + 1);
       at_ += kBytes;
     }
     return taken;
@@ -88,6 +98,12 @@ class MsgpackCursor {
   }
 
  private:
+  static std::uint64_t big_endian_word(const std::byte* at) {
+    static_assert(std::endian::native == std::endian::little);
+    std::uint64_t word = 0;
+    std::memcpy(&word, at, sizeof(word));
+    return __builtin_bswap64(word);
+  }
   bool take(std::size_t count, const std::byte*& start);
   bool read_big_endian(std::size_t width, std::uint64_t& value);
   bool read_blob(std::size_t length_width, std::span<const std::byte>& blob);

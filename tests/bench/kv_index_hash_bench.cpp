@@ -1,5 +1,5 @@
-// X3 of kv_index_bench: the hashes of a request against XXH3 of each block. The base that calls the library is in
-// kv_index_feed_bench.cpp, because the library is inlined into the whole of this file.
+// X3 of kv_index_bench: the hashes of a request against XXH3 of each block. The base that calls the library
+// is in kv_index_feed_bench.cpp, because the library is inlined into the whole of this file.
 #include <benchmark/benchmark.h>
 
 #define XXH_INLINE_ALL

@@ -10,8 +10,8 @@ struct IndexMemory {
   double per_random_holder = 0;
 };
 
-// In processes of their own: memory that was freed before would be used again and not show. Before this process
-// has used much, because they are copies of it.
+// In processes of their own: memory that was freed before would be used again and not show. Before this
+// process has used much, because they are copies of it.
 IndexMemory measure_index_memory();
 
 }  // namespace handoff::epp::bench

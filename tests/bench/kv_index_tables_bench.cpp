@@ -76,9 +76,9 @@ std::unique_ptr<BlockIndex>& filled_index() {
   return index;
 }
 
-// An event of 64 blocks: the engine's hash of each and its hash of 16 tokens are given. Included: the chain of
-// hashes, the check for a hash that comes twice, both tables. presized: as the plain table, of its final size
-// before the first block comes.
+// An event of 64 blocks: the engine's hash of each and its hash of 16 tokens are given. Included: the chain
+// of hashes, the check for a hash that comes twice, both tables. presized: as the plain table, of its final
+// size before the first block comes.
 void insert_events(benchmark::State& state) {
   Prompts::get();
   for (auto _ : state) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -202,6 +204,31 @@ TEST(BlockHash, ReadsMediaIdentifiers) {
   // XXH3 of the bytes with seed 0, which is what request_seed adds for a LoRA name.
   EXPECT_EQ(media_id("adapter-a", true), 8842669519798868182u - 1337u);
   EXPECT_EQ(media_id(digest.substr(1), false), std::nullopt);
+}
+
+// What hashes many blocks in one go must say what hashing them one by one says, at every size that has code
+// of its own and at one that has not.
+TEST(BlockHash, ManyAtOnceAreAsOneByOne) {
+  std::vector<std::uint32_t> tokens(640);
+  std::iota(tokens.begin(), tokens.end(), 77U);
+  for (const std::uint32_t size : {16U, 24U, 32U, 64U}) {
+    Hashes local(7);
+    local_block_hashes(tokens, size, 99, local);
+    for (std::size_t i = 0; i < local.size(); ++i)
+      EXPECT_EQ(local[i], local_block_hash(std::span(tokens).subspan(i * size, size), {}, 99)) << size;
+  }
+}
+
+TEST(BlockHash, ChainsGoOnWhereTheyEnded) {
+  const Hashes local = {11, 22, 33, 44, 55};
+  Hashes whole(5);
+  chain_hashes(std::nullopt, local, whole.data());
+  EXPECT_EQ(whole[0], 11u);
+  for (std::size_t i = 1; i < whole.size(); ++i) EXPECT_EQ(whole[i], chain_hash(whole[i - 1], local[i]));
+  Hashes rest(3);
+  chain_hashes(whole[1], std::span(local).subspan(2), rest.data());
+  EXPECT_EQ(rest, Hashes(whole.begin() + 2, whole.end()));
+  chain_hashes(std::nullopt, {}, nullptr);
 }
 
 }  // namespace

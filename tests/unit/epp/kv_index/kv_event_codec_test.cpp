@@ -1,4 +1,5 @@
 #include "epp/kv_index/kv_event_codec.hpp"
+#include "epp/kv_index/kv_message.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
