@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <optional>
+#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -29,6 +30,9 @@ struct Shape {
   bool tells_salts = true;
   bool replays_topic = true;
 };
+void PrintTo(const Shape& shape, std::ostream* out) {
+  *out << shape.name;
+}
 
 const Shape kShapes[] = {
     {"vllm_2025_04", KvEventFormat::kVllm2025April, KvHashKind::kInt, false, false},

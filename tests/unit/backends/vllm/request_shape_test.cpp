@@ -1,4 +1,6 @@
 // Which requests run on the decode engine alone. Case numbers as in backends/vllm/PROTOCOL.md.
+#include <ostream>
+
 #include "tests/unit/backends/vllm/vllm_case.hpp"
 
 namespace handoff::plugin_test {
@@ -11,6 +13,9 @@ struct ShapeRow {
   std::string body;
   std::string_view reason;  ///< empty: disaggregated
 };
+void PrintTo(const ShapeRow& row, std::ostream* out) {
+  *out << row.path << ' ' << row.body;
+}
 
 class VllmRequestShapeRows : public VllmRequestShape, public ::testing::WithParamInterface<ShapeRow> {};
 
