@@ -116,6 +116,8 @@ class StackRequest:
             return None
         if wrong == "in-band error" and self.seen:
             return None  # an engine died after the answer's head
+        if "decode died" in self.seen and fault is not None and fault.name in ("http10", "no-length"):
+            return None if wrong != "wrong KV" else wrong  # only its end tells where such an answer ends
         return wrong
 
     @staticmethod
