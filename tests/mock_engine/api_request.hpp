@@ -55,7 +55,7 @@ struct ApiRequest {
   std::optional<std::int64_t> logprobs;  // how many alternatives
   std::optional<std::string> forced_tool;
   std::optional<double> cache_hit_threshold;  // of the prompt, cached or in the store; else the request ends
-  Json kv_params;  // as the engine sees it: null or an object
+  Json kv_params;                             // as the engine sees it: null or an object
   Leg leg = Leg::kPlain;
 
   std::int64_t prompt_tokens() const;

@@ -13,7 +13,8 @@ const std::map<std::string, EngineKind>& engine_kinds() {
   return table;
 }
 
-// Loopback, or anything in a container. 127.0.0.2 and so on are hosts of their own, which may have equal ports.
+// Loopback, or anything in a container. 127.0.0.2 and so on are hosts of their own, which may have equal
+// ports.
 std::string refused_address(const std::string& text) {
   const bool ipv4_loopback = text.starts_with("127.") && text.find_first_not_of("0123456789.") == text.npos;
   if (ipv4_loopback || text == "::1" || text == "localhost" || text == "0.0.0.0") return {};

@@ -38,7 +38,7 @@ struct Gauges {
   std::int64_t queued = 0, running = 0, hanging = 0;
   std::int64_t leaked_blocks = 0;
   std::int64_t connections = 0, side_channel_connections = 0;
-  std::int64_t takes_waiting = 0;                     // D's that wait at this P
+  std::int64_t takes_waiting = 0;                      // D's that wait at this P
   std::int64_t loads_waiting = 0, loads_orphaned = 0;  // of this D, and those whose request is gone
 };
 

@@ -35,8 +35,7 @@ Awaitable<void> EngineRun::compute_prompt(std::vector<std::int64_t> loaded) {
   for (std::size_t prompt = 0; prompt < request_.prompts.size(); ++prompt) {
     const auto size = static_cast<std::int64_t>(request_.prompts[prompt].size());
     const std::int64_t hit = place_.cached_tokens(prompt);
-    const std::int64_t outside =
-        prompt < loaded.size() ? std::max<std::int64_t>(loaded[prompt] - hit, 0) : 0;
+    const std::int64_t outside = prompt < loaded.size() ? std::max<std::int64_t>(loaded[prompt] - hit, 0) : 0;
     counters.cache_queries += size;
     counters.local_cache_hit += hit;
     counters.external_kv_transfer += outside;

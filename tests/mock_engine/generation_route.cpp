@@ -164,7 +164,8 @@ Awaitable<void> answer_stream(Generation& g) {
   co_await g.exchange.writer.end_stream();
 }
 
-Awaitable<void> reject(Exchange& exchange, KvConnector& connector, Api api, const Json& body, ApiError error) {
+Awaitable<void> reject(Exchange& exchange, KvConnector& connector, Api api, const Json& body,
+                       ApiError error) {
   ++exchange.services.engine.counters().rejected;
   connector.rejected(api, body);
   co_await answer_error(exchange, api, std::move(error));

@@ -1,5 +1,5 @@
-// A load that the engine can't stop: it goes on when its request is gone, and writes to that request's blocks until it
-// ends.
+// A load that the engine can't stop: it goes on when its request is gone, and writes to that request's blocks
+// until it ends.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,8 @@ namespace handoff::mock {
 // Lives in the transfer of one request; the load itself lives on.
 class BackgroundLoad {
  public:
-  // What the blocks of a load count as whose request is gone: held until the load ends, or lost unless it ends.
+  // What the blocks of a load count as whose request is gone: held until the load ends, or lost unless it
+  // ends.
   enum class Orphan { kHeld, kLeaked };
 
   // `load`: its outcome; nothing (only with kLeaked) if neither side will ever know.
@@ -33,8 +34,8 @@ class BackgroundLoad {
     std::vector<BlockIds> blocks;
   };
 
-  static Awaitable<void> run(Engine& engine, Awaitable<std::optional<PullOutcome>> load, std::shared_ptr<State> state,
-                             Orphan orphan);
+  static Awaitable<void> run(Engine& engine, Awaitable<std::optional<PullOutcome>> load,
+                             std::shared_ptr<State> state, Orphan orphan);
 
   Engine& engine_;
   Orphan orphan_;

@@ -55,7 +55,8 @@ KvLoad weigh_load(Engine& engine, const ApiRequest& request, PullOutcome outcome
   ++counters.pulls[outcome];
   KvLoad load;
   const auto take_all = [&] {
-    for (const Tokens& prompt : request.prompts) load.tokens.push_back(static_cast<std::int64_t>(prompt.size()));
+    for (const Tokens& prompt : request.prompts)
+      load.tokens.push_back(static_cast<std::int64_t>(prompt.size()));
   };
   switch (outcome) {
     case PullOutcome::kFresh:

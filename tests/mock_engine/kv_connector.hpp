@@ -1,5 +1,5 @@
-// What one KV connector does with the requests of its engine: where decode gets the prompt's KV from, and what prefill
-// keeps for it. One file per connector (`kv_*_connector.cpp`); README says what each punishes.
+// What one KV connector does with the requests of its engine: where decode gets the prompt's KV from, and
+// what prefill keeps for it. One file per connector (`kv_*_connector.cpp`); README says what each punishes.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct KvLoad {
   std::vector<std::int64_t> tokens;  // by prompt: its first ones, so many, came from outside
 };
 
-// The connector's share in one request, called in this order. Lives in EngineRun; its destructor settles what is open,
-// so that an abandoned request tells whom it has to tell, once.
+// The connector's share in one request, called in this order. Lives in EngineRun; its destructor settles what
+// is open, so that an abandoned request tells whom it has to tell, once.
 class KvTransfer {
  public:
   virtual ~KvTransfer() = default;
@@ -80,8 +80,8 @@ std::unique_ptr<KvConnector> make_mooncake_connector(Services& services, SideCha
 std::unique_ptr<KvConnector> make_shared_storage_connector(Services& services);
 std::unique_ptr<KvConnector> make_offloading_connector(Services& services, SideChannelServer& side_channel);
 
-// What a load that ended like this is worth, counted: everything, nothing (the prompt is computed again, or the request
-// fails, as --kv-load-failure-policy says), or the wrong blocks.
+// What a load that ended like this is worth, counted: everything, nothing (the prompt is computed again, or
+// the request fails, as --kv-load-failure-policy says), or the wrong blocks.
 KvLoad weigh_load(Engine& engine, const ApiRequest& request, PullOutcome outcome);
 
 // The blocks of one finished prompt, which change hands from the request to a lease.

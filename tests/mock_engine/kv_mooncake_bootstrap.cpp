@@ -16,7 +16,8 @@ std::string MooncakeBootstrap::add_worker(const Json& worker) {
   if (rank->second.engine_id != engine_id) return "Engine ID mismatch";
   auto& stages = rank->second.addresses[worker.at("tp_rank").get<std::int64_t>()];
   const auto stage = worker.at("pp_rank").get<std::int64_t>();
-  if (!stages.emplace(stage, worker.at("addr").get<std::string>()).second) return "Worker is already registered";
+  if (!stages.emplace(stage, worker.at("addr").get<std::string>()).second)
+    return "Worker is already registered";
   ++workers_;
   return {};
 }

@@ -1,6 +1,6 @@
-// MooncakeConnector: both legs run at once, D asks P for a transfer by its id, and P writes when its own leg is done.
-// Whoever is first waits for the other.
-#include <array>
+// MooncakeConnector: both legs run at once, D asks P for a transfer by its id, and P writes when its own leg
+// is done. Whoever is first waits for the other.
+#include <algorithm>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <charconv>
 #include <unordered_map>
@@ -35,7 +35,8 @@ std::optional<Address> parse_address(const std::string& text, const std::string&
   if (colon == std::string::npos || colon <= scheme.size()) return std::nullopt;
   Address out;
   out.host = text.substr(scheme.size(), colon - scheme.size());
-  if (out.host.starts_with('[') && out.host.ends_with(']')) out.host = out.host.substr(1, out.host.size() - 2);
+  if (out.host.starts_with('[') && out.host.ends_with(']'))
+    out.host = out.host.substr(1, out.host.size() - 2);
   const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), out.port);
   if (error != std::errc() || end != text.data() + text.size() || out.port == 0) return std::nullopt;
   return out;
@@ -90,8 +91,11 @@ class MooncakeReceiver {
   Awaitable<void> learn(std::string bootstrap_address) {
     const auto at = parse_address(bootstrap_address, "http://");
     if (!at) co_return;
-    auto asked = co_await (ask_http(at->host, at->port, http_request_text("GET", "/query", "")) ||
-                           sleep_for(engine_.config().scaled(kQueryTimeout)));
+    // Scaled or not, long enough for a busy machine.
+    const auto limit = std::max<std::chrono::microseconds>(engine_.config().scaled(kQueryTimeout),
+                                                           std::chrono::milliseconds(500));
+    auto asked =
+        co_await (ask_http(at->host, at->port, http_request_text("GET", "/query", "")) || sleep_for(limit));
     if (asked.index() == 1) co_return;
     const std::optional<HttpReply> reply = std::get<0>(std::move(asked));
     const auto table = reply && reply->status == 200 ? parse_json(reply->body) : std::nullopt;
@@ -126,7 +130,8 @@ class MooncakePrefill : public KvTransfer {
       if (answers[i].finish_reason != "length") continue;
       const std::string name = lease_name(engine_.engine_id(request_.rank), transfer_id);
       LeaseTable::Lease lease = lease_prompt(request_, answers[i], i);
-      if (engine_.leases().is_live(name)) {  // the later one takes the entry of the first, whose blocks nobody frees
+      if (engine_.leases().is_live(
+              name)) {  // the later one takes the entry of the first, whose blocks nobody frees
         engine_.gauges().leaked_blocks += static_cast<std::int64_t>(lease.blocks.size());
         continue;
       }
@@ -149,7 +154,8 @@ class MooncakeDecode : public KvTransfer {
       load_->abandon(request_.place.blocks());
     } else if (!settled_ && !engine_.dead()) {
       std::vector<BlockIds> none;  // never scheduled: P is asked, so that it frees what it has
-      BackgroundLoad(engine_, receiver_.fetch(std::move(wanted_)), BackgroundLoad::Orphan::kHeld).abandon(none);
+      BackgroundLoad(engine_, receiver_.fetch(std::move(wanted_)), BackgroundLoad::Orphan::kHeld)
+          .abandon(none);
     }
   }
 
@@ -228,7 +234,8 @@ class MooncakeConnector : public KvConnector {
         return std::make_unique<MooncakePrefill>(engine, std::move(request));
       case Leg::kDecode: {
         Wanted wanted = wanted_by(request.request.kv_params);
-        for (const std::string& text : request.request.prompt_texts) wanted.prompts.push_back(hash_text(text));
+        for (const std::string& text : request.request.prompt_texts)
+          wanted.prompts.push_back(hash_text(text));
         return std::make_unique<MooncakeDecode>(engine, receiver_, std::move(request), std::move(wanted));
       }
       case Leg::kPlain:
@@ -239,12 +246,14 @@ class MooncakeConnector : public KvConnector {
 
   void rejected(Api, const Json& body) override {
     const auto params = body.find("kv_transfer_params");
-    if (params == body.end() || !params->is_object() || params->value("do_remote_prefill", Json()) != true) return;
+    if (params == body.end() || !params->is_object() || params->value("do_remote_prefill", Json()) != true)
+      return;
     Wanted wanted = wanted_by(*params);
     if (wanted.transfer_id.empty()) return;
     wanted.prompts.push_back(0);
     std::vector<BlockIds> none;
-    BackgroundLoad(services_.engine, receiver_.fetch(std::move(wanted)), BackgroundLoad::Orphan::kHeld).abandon(none);
+    BackgroundLoad(services_.engine, receiver_.fetch(std::move(wanted)), BackgroundLoad::Orphan::kHeld)
+        .abandon(none);
   }
 
   Awaitable<void> serve_peer(Exchange& exchange) override { return bootstrap_.serve(exchange); }
@@ -255,8 +264,10 @@ class MooncakeConnector : public KvConnector {
 
  private:
   static Wanted wanted_by(const Json& params) {
-    return {text_of(params, "remote_engine_id"), text_of(params, "remote_bootstrap_addr"),
-            text_of(params, "transfer_id"), {}};
+    return {text_of(params, "remote_engine_id"),
+            text_of(params, "remote_bootstrap_addr"),
+            text_of(params, "transfer_id"),
+            {}};
   }
 
   Services& services_;

@@ -1,6 +1,5 @@
-// NixlPushConnector: D registers its blocks with P, and P writes once it has the prompt and the registration. The two
-// find each other by the request id, without the digits that each engine adds: by X-Request-Id.
-#include <array>
+// NixlPushConnector: D registers its blocks with P, and P writes once it has the prompt and the registration.
+// The two find each other by the request id, without the digits that each engine adds: by X-Request-Id.
 #include <map>
 #include <utility>
 
@@ -13,8 +12,8 @@ namespace {
 
 constexpr std::size_t kManyPinned = 65536;
 
-// The registration and the wait for P's write. P keeps the registration whatever becomes of its own leg; D's watchdog
-// only writes a line to its log. If P dies after the handshake nobody will ever know.
+// The registration and the wait for P's write. P keeps the registration whatever becomes of its own leg; D's
+// watchdog only writes a line to its log. If P dies after the handshake nobody will ever know.
 Awaitable<std::optional<PullOutcome>> register_with_p(Engine& engine, TakeRequest request) {
   const PullOutcome hands = co_await shake_hands(engine, request);
   if (hands != PullOutcome::kFresh) co_return hands;
@@ -37,7 +36,8 @@ class PushedDecode : public KvTransfer {
 
   std::optional<std::string> fatal(bool all_cached) override {
     if (all_cached) return std::nullopt;
-    for (const char* name : {"remote_engine_id", "remote_host", "remote_port", "tp_size", "remote_request_id"}) {
+    for (const char* name :
+         {"remote_engine_id", "remote_host", "remote_port", "tp_size", "remote_request_id"}) {
       if (request_.request.kv_params.contains(name)) continue;
       failed_ = true;
       return std::string("decode request without ") + name;

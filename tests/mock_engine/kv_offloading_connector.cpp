@@ -1,5 +1,5 @@
-// OffloadingConnector with a P2P tier: P parks the prompt's full blocks in host memory under a name, D fetches them. A
-// fetch that fails is a cache miss: D computes the prompt itself.
+// OffloadingConnector with a P2P tier: P parks the prompt's full blocks in host memory under a name, D
+// fetches them. A fetch that fails is a cache miss: D computes the prompt itself.
 #include <utility>
 
 #include "kv_connector.hpp"

@@ -1,5 +1,6 @@
-// A connector that keeps KV in a store of all engines, as LMCache's: requests say nothing of it. P stores what it has
-// computed, D looks its prompt up. With `cache_hit_threshold` a request ends where too little of its prompt was found.
+// A connector that keeps KV in a store of all engines, as LMCache's: requests say nothing of it. P stores
+// what it has computed, D looks its prompt up. With `cache_hit_threshold` a request ends where too little of
+// its prompt was found.
 #include <algorithm>
 #include <utility>
 

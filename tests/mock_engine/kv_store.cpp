@@ -43,7 +43,8 @@ std::vector<KvStore::Beginning> KvStore::beginnings(const Tokens& prompt, const 
 }
 
 void KvStore::put(const Tokens& prompt, const std::string& salt) {
-  for (const Beginning& beginning : beginnings(prompt, salt)) std::ofstream(directory_ / beginning.name, std::ios::app);
+  for (const Beginning& beginning : beginnings(prompt, salt))
+    std::ofstream(directory_ / beginning.name, std::ios::app);
 }
 
 std::int64_t KvStore::find(const Tokens& prompt, const std::string& salt) const {

@@ -10,8 +10,8 @@
 
 namespace handoff::mock {
 
-// Beginnings are kept in chunks, as LMCache does, and the last one block-aligned, as ExampleConnector does. Never all of a
-// prompt's tokens: there must be one to sample from. File errors count as not stored.
+// Beginnings are kept in chunks, as LMCache does, and the last one block-aligned, as ExampleConnector does.
+// Never all of a prompt's tokens: there must be one to sample from. File errors count as not stored.
 class KvStore {
  public:
   KvStore(std::filesystem::path directory, std::int64_t block_size);

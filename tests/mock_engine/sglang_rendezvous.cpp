@@ -115,7 +115,8 @@ Awaitable<JoinResult> join_room(Engine& engine, std::string host, std::uint16_t 
   const bool known = co_await has_topology(engine, host, port);
   if (!known) co_return JoinResult{JoinEnd::kNoHandshake, 0};
   std::string request = http_request_text("POST", "/kv_transfer", join_text(room, prompt_hash, prefill_rank));
-  auto result = co_await (ask_http(host, port, std::move(request)) || sleep_for(engine.config().scaled(300.0)));
+  auto result =
+      co_await (ask_http(host, port, std::move(request)) || sleep_for(engine.config().scaled(300.0)));
   if (result.index() == 1) co_return JoinResult{JoinEnd::kTimedOut, 0};
   const std::optional<HttpReply> reply = std::get<0>(std::move(result));
   const auto body = reply && reply->status == 200 ? parse_json(reply->body) : std::nullopt;

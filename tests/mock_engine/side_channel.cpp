@@ -252,8 +252,8 @@ Awaitable<std::string> SideChannelServer::answer_take(Json message) {
 
 Awaitable<PullOutcome> pull_blocks(Engine& engine, RemoteLease lease, Json block_ids,
                                    std::uint64_t prompt_hash) {
-  const auto reply =
-      co_await exchange_within(lease, pull_text(engine, lease, block_ids, prompt_hash), exchange_limit(engine));
+  const auto reply = co_await exchange_within(lease, pull_text(engine, lease, block_ids, prompt_hash),
+                                              exchange_limit(engine));
   co_return outcome_from(reply);
 }
 
@@ -267,7 +267,8 @@ Awaitable<PullOutcome> take_blocks(Engine& engine, TakeRequest request) {
 
 Awaitable<PullOutcome> shake_hands(Engine& engine, TakeRequest request) {
   const RemoteLease at{request.host, request.port, {}, {}};
-  const auto reply = co_await exchange_within(at, take_text(engine, request, "hello"), exchange_limit(engine));
+  const auto reply =
+      co_await exchange_within(at, take_text(engine, request, "hello"), exchange_limit(engine));
   co_return outcome_from(reply);
 }
 

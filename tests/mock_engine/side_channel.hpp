@@ -6,7 +6,8 @@
 //   {"op":"heartbeat","request_ids":[…]}                                        -> {"ok":true}
 // and for connectors whose engines meet by a name, where either may come first:
 //   {"op":"take","engine_id":…,"name":…,"prompt_hash":"…","wait_us":n}          -> {"outcome":"fresh"|…}
-//   {"op":"hello","engine_id":…}                                                -> {"outcome":"fresh"|"mismatch"}
+//   {"op":"hello","engine_id":…}                                                ->
+//   {"outcome":"fresh"|"mismatch"}
 // "pull", "take" and "hello" also say which connector asks.
 #pragma once
 
