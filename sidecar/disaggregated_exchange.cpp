@@ -45,7 +45,7 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
   });
   if (const auto status = begin(); status != HANDOFF_OK && !settled_) {
     log_backend_failure("begin", status);
-    give_up_all();
+    give_up_all(GiveUp::may_linger);
     actions_.clear();
     const auto error = made_error(SidecarError::backend_failed, "The backend plugin failed.");
     co_await answer(error);
@@ -77,7 +77,7 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
     }
     co_await carry_out();
   }
-  give_up_all();
+  give_up_all(GiveUp::may_linger);
   co_await wait_for_relaying_legs();
   cancel_.clear_handler();
 
@@ -399,7 +399,7 @@ Answer DisaggregatedExchange::made_error(SidecarError error, std::string_view me
 
 Awaitable<> DisaggregatedExchange::answer(const Answer& answer) {
   settled_ = true;
-  give_up_all();
+  give_up_all(GiveUp::may_linger);
   if (relay_.started()) {  // too late for words
     broken_ = true;
     co_return;
@@ -465,7 +465,7 @@ Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
   if (is_prefill && has_words) request_->record.prefill_error = engine_error_word(leg.collected);
   if (status >= 400 && status < 500 && has_words) {  // about the client's own request: its words, not ours
     settled_ = true;
-    give_up_all();
+    give_up_all(GiveUp::may_linger);
     const auto end = co_await relay_.relay(*leg.upstream, leg.collected, true);
     note_relay_end(end);
     co_return;

@@ -322,11 +322,24 @@ def test_a_leg_whose_answer_has_begun_closes_at_once(play):
 
 
 def test_a_leg_that_the_backend_gives_up_does_not_linger(play):
-    script = "begin=start:1:prefill:collect,start:2:decode:hold:linger=60000; done.1=fail:400"
+    script = "begin=start:1:prefill:collect,start:2:decode:hold:linger=60000; done.1=cancel:2,fail:400"
     with play.ask(script) as client:
         decode = play.decode.next()
         play.prefill.next().reply(b"{}")
         client.read_response("POST").refused(400, "scripted")
+        decode.wait_until_dropped()
+
+
+def test_a_leg_that_the_backend_does_not_give_up_lingers_behind_another_answer(play):
+    script = "begin=start:1:prefill:collect,start:2:decode:hold:linger=60000; done.1=fail:400; end=note:over"
+    with play.ask(script) as client:
+        decode = play.decode.next()
+        play.prefill.next().reply(b"{}")
+        client.read_response("POST").refused(400, "scripted")
+        play.notes("over")
+        decode.body()
+        decode.begin_stream()  # no exception: it is still open
+        decode.chunk(b"a")
         decode.wait_until_dropped()
 
 
