@@ -1,5 +1,6 @@
-// The floor of an Endpoint Picker: the same messages in the same order on one completion queue, without any picking. A
-// request is collected and given back with a fixed destination, response messages are given back at once.
+// The floor of an Endpoint Picker: the same messages in the same order on one completion queue, without any
+// picking. A request is collected and given back with a fixed destination, response messages are given back
+// at once.
 #include <grpcpp/grpcpp.h>
 
 #include <cstdio>
@@ -38,7 +39,8 @@ class EchoCall {
 
   static void listen(Host& host) {
     auto* call = new EchoCall(host);
-    host.service.RequestProcess(&call->context_, &call->rpc_, host.queue.get(), host.queue.get(), &call->accept_);
+    host.service.RequestProcess(&call->context_, &call->rpc_, host.queue.get(), host.queue.get(),
+                                &call->accept_);
   }
 
   void on_event(Operation operation, bool ok) {

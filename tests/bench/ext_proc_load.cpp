@@ -1,5 +1,5 @@
-// A gateway's ext_proc traffic on one connection: N streams at a time, each with headers and a body, and on demand
-// with response chunks, as fast as they come back or at a given rate. Prints one JSON line.
+// A gateway's ext_proc traffic on one connection: N streams at a time, each with headers and a body, and on
+// demand with response chunks, as fast as they come back or at a given rate. Prints one JSON line.
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -87,12 +87,12 @@ class ExtProcLoad final : public bench::ExtProcClientHost {
   // 0, or 3 when an answer was wrong.
   int print() {
     const double seconds = std::max(static_cast<double>(measured_ns_) / 1e9, 1e-9);
-    std::printf(
-        R"({"decisions":%llu,"chunks":%llu,"failures":%llu,"seconds":%.3f,"decisions_per_s":%.1f,)"
-        R"("chunks_per_s":%.1f,%s,"cores":%s)",
-        static_cast<unsigned long long>(decisions_), static_cast<unsigned long long>(chunks_),
-        static_cast<unsigned long long>(failures_), seconds, static_cast<double>(decisions_) / seconds,
-        static_cast<double>(chunks_) / seconds, latencies_.json_members().c_str(), probe_.cores_json().c_str());
+    std::printf(R"({"decisions":%llu,"chunks":%llu,"failures":%llu,"seconds":%.3f,"decisions_per_s":%.1f,)"
+                R"("chunks_per_s":%.1f,%s,"cores":%s)",
+                static_cast<unsigned long long>(decisions_), static_cast<unsigned long long>(chunks_),
+                static_cast<unsigned long long>(failures_), seconds,
+                static_cast<double>(decisions_) / seconds, static_cast<double>(chunks_) / seconds,
+                latencies_.json_members().c_str(), probe_.cores_json().c_str());
     if (probe_.watches()) {
       const auto each = [this](std::uint64_t count) {
         return probe_.cpu_us() / static_cast<double>(std::max<std::uint64_t>(count, 1));

@@ -14,11 +14,11 @@ using WireRequest = envoy::service::ext_proc::v3::ProcessingRequest;
 using WireResponse = envoy::service::ext_proc::v3::ProcessingResponse;
 
 struct ExtProcScript {
-  std::string body;          // of the request
-  WireRequest headers;       // 15 of them, and the modes of a full duplex gateway
+  std::string body;     // of the request
+  WireRequest headers;  // 15 of them, and the modes of a full duplex gateway
   std::vector<WireRequest> pieces;
   WireRequest response_headers;
-  WireRequest chunk;         // one event of a streamed answer
+  WireRequest chunk;  // one event of a streamed answer
   std::string chunk_bytes;
 };
 
