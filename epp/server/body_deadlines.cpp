@@ -25,7 +25,8 @@ void BodyDeadlines::arm() {
   armed_ = true;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(waiting_.front().until - Clock::now());
   alarm_.Set(&queue_,
-             gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(left.count(), GPR_TIMESPAN)), this);
+             gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(left.count(), GPR_TIMESPAN)),
+             this);
 }
 
 }  // namespace handoff::epp

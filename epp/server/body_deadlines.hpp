@@ -18,8 +18,9 @@ class BodyWaiter {
   ~BodyWaiter() = default;
 };
 
-// When the bodies of a queue's calls are due. All have the same patience, so the first to wait is the first to run out,
-// and one alarm serves all: an alarm for each would cost as much as all else that a request takes from the queue.
+// When the bodies of a queue's calls are due. All have the same patience, so the first to wait is the first
+// to run out, and one alarm serves all: an alarm for each would cost as much as all else that a request takes
+// from the queue.
 //
 // Owner: the server; outlives the queue's calls. The queue's thread only, but for stop(). Its address is the
 // alarm's tag.
