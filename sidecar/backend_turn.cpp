@@ -151,6 +151,7 @@ handoff_status DisaggregatedExchange::deliver(const Event& event) {
   std::vector<handoff_header> headers;
   if (upstream.times().head != Clock::time_point{}) {
     out.status = upstream.head().status;
+    headers.reserve(upstream.head().fields.size());
     for (const auto& field : upstream.head().fields)
       headers.push_back({to_abi(field.name), to_abi(field.value)});
   }

@@ -95,6 +95,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   Awaitable<> run_leg(Leg& leg);
   Awaitable<LegFailure> open_with_retries(Leg& leg);
   Awaitable<LegFailure> receive(Leg& leg);
+  bool collect_at_once(Leg& leg, LegFailure& failure);
   Awaitable<> wait_for_body(Leg& leg);
   Awaitable<LegFailure> relay_running(Leg& leg, bool is_whole);
   bool keep(Leg& leg, std::span<const std::string_view> pieces);
