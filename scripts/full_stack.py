@@ -97,11 +97,12 @@ class Program:
             self.process.wait()
             self._changed.notify_all()
 
-    def wait_for_line(self, wanted):
+    def wait_for_line(self, wanted, since=0):
+        """The first line, from number `since` on, that `wanted` accepts; None if there will be none."""
         end = time.monotonic() + PATIENCE
         with self._changed:
             while True:
-                found = next((line for line in self.lines if wanted(line)), None)
+                found = next((line for line in self.lines[since:] if wanted(line)), None)
                 if found or time.monotonic() > end or self.process.poll() is not None:
                     return found
                 self._changed.wait(0.2)
@@ -150,7 +151,7 @@ class FullStack:
     """
 
     def __init__(self, bin_dir, envoy, engine="vllm", prefills=2, decodes=2, settings=None, flags=(), prefill_flags=(),
-                 decode_flags=(), renderer_flags=()):
+                 decode_flags=(), renderer_flags=(), sidecar_flags=()):
         self._bin = bin_dir
         self._envoy_binary = envoy
         self.engine = engine
@@ -158,6 +159,7 @@ class FullStack:
         self._settings = dict(settings or {})
         self._flags = (tuple(flags) + tuple(prefill_flags), tuple(flags) + tuple(decode_flags))
         self._renderer_flags = tuple(renderer_flags)
+        self._sidecar_flags = tuple(sidecar_flags)
         self._started = []
         self.prefills = []
         self.decodes = []
@@ -201,11 +203,37 @@ class FullStack:
         for _ in range(self._counts[1]):
             engine = self.start_engine("decode-engine.ini", *decode_kind, *events, *self._flags[1])
             self.decodes.append(engine)
-            flags = ["--drain-delay-ms", sidecar_settings["DYN_SIDECAR_DRAIN_DELAY_MS"]]
-            self.sidecars.append(self._keep(Sidecar(engine, *flags, binary=self._path("handoff-sidecar"),
-                                                    backend=self.engine)))
+            flags = ["--drain-delay-ms", sidecar_settings["DYN_SIDECAR_DRAIN_DELAY_MS"], *self._sidecar_flags]
+            self.sidecars.append(self._keep(self._sidecar(engine, flags)))
         for sidecar in self.sidecars:
             sidecar.wait_until_ready()
+
+    def _sidecar(self, engine, flags):
+        return Sidecar(engine, *flags, binary=self._path("handoff-sidecar"), backend=self.engine)
+
+    def _replace(self, old, new):
+        self._started[self._started.index(old)] = new
+        for group in (self.prefills, self.decodes, self.sidecars):
+            group[:] = [new if each is old else each for each in group]
+        return new
+
+    def restart_engine(self, engine):
+        """Ends an engine, if it has not ended, and starts the like on the same ports; the new one."""
+        engine.stop()
+        ports = {"--port": engine.port, "--kv-event-port": engine.kv_event_port, "--kv-replay-port": engine.kv_replay_port}
+        flags = [str(ports.get(before) or flag) for before, flag in zip((None, *engine.flags), engine.flags)]
+        new = self._replace(engine, Engine(*flags, binary=self._path("handoff-mock-engine")))
+        if engine is self.renderer:
+            self.renderer = new
+        return new
+
+    def restart_sidecar(self, sidecar, number=signal.SIGKILL):
+        """Ends a sidecar, if it has not ended, and starts another in front of the same engine, on the same port."""
+        if sidecar.process.poll() is None:
+            sidecar.process.send_signal(number)
+        sidecar.stop()
+        engine = self.decodes[self.sidecars.index(sidecar)]
+        return self._replace(sidecar, self._sidecar(engine, [*sidecar.flags, "--port", str(sidecar.port)]))
 
     def places(self):
         """Of the endpoints that the Endpoint Picker is told about: name -> port, event port, replay port."""

@@ -44,6 +44,7 @@ def start(command, **streams):
 
 class Engine(MockEngine):
     def __init__(self, *flags, binary):
+        self.flags = flags
         self.process = start([binary, *flags], stdout=subprocess.PIPE)
         match = FIRST_LINE.match(self.process.stdout.readline())
         if not match:
@@ -81,6 +82,7 @@ class Sidecar:
 
     def __init__(self, engine, *flags, binary, backend="vllm"):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DYN_")}
+        self.flags = flags
         command = [binary, "--bind", "127.0.0.1", "--port", "0", "--admin-port", "auto", "--backend", backend,
                    "--decode-engine-port", str(engine.port), "--drain-delay-ms", "0", *flags]
         self.process = start(command, stderr=subprocess.PIPE, env=environment)

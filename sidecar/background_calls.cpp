@@ -22,7 +22,6 @@ struct BackgroundCalls::Running {
                              .upload = nullptr,
                              .is_head = false,
                              .may_resend = true,
-                             .reply_is_whole = false,
                              .deadline = call.deadline,
                              .on_sent = nullptr}) {}
   Call call;

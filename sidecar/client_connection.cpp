@@ -16,27 +16,16 @@ constexpr std::size_t kLingerBytes = 1024 * 1024;
 ClientConnection::ClientConnection(DeadlineQueue& deadlines, Socket socket, milliseconds write_timeout)
     : transport_(std::move(socket)),
       write_timeout_(write_timeout),
-      readable_(transport_.socket().get_executor()),
+      readable_(transport_.executor()),
       deadline_(deadlines, [this] {
         timed_out_ = true;
         if (waiting_) readable_.notify();
         if (unsent() > 0) transport_.cancel_waits();
-      }) {}
-
-void ClientConnection::arm() {
-  if (armed_) return;
-  armed_ = true;
-  transport_.socket().async_wait(tcp::socket::wait_read,
-                                 [self = shared_from_this()](error_code ec) { self->on_readable(ec); });
+      }) {
+  transport_.on_readable([this] { on_readable(); });
 }
 
-void ClientConnection::on_readable(error_code ec) {
-  armed_ = false;
-  if (ec == net::error::operation_aborted) {
-    if (transport_.is_open() && (waiting_ || on_gone_)) arm();  // a write wait was ended, not this one
-    return;
-  }
-  may_have_bytes_ = true;
+void ClientConnection::on_readable() {
   if (waiting_) {
     readable_.notify();
   } else if (on_gone_) {
@@ -67,10 +56,10 @@ void ClientConnection::leave() {
 
 void ClientConnection::watch(std::function<void()> on_gone) {
   on_gone_ = std::move(on_gone);
-  if (may_have_bytes_ || !inbox.empty()) {
+  if (!inbox.empty() || !transport_.seems_quiet()) {
     check_for_departure();
   } else {
-    arm();
+    transport_.tell_when_readable();
   }
 }
 
@@ -82,19 +71,17 @@ void ClientConnection::unwatch() {
 Awaitable<ClientEvent> ClientConnection::wait_for_bytes(milliseconds limit) {
   if (stopped_) co_return ClientEvent::stopped;
   if (gone_) co_return ClientEvent::gone;
-  // What was readable a while ago may have been read since.
-  const bool readable = std::exchange(may_have_bytes_, false) && !transport_.is_quiet();
-  if (!readable) {
+  if (transport_.seems_quiet()) {
     timed_out_ = false;
     waiting_ = true;
     readable_.clear();
-    arm();
+    transport_.tell_when_readable();
     deadline_.arm(limit);
     co_await readable_.wait();
     deadline_.disarm();
     waiting_ = false;
-    if (on_gone_) arm();  // the wait for departure goes on
-    if (!std::exchange(may_have_bytes_, false)) {
+    if (on_gone_) transport_.tell_when_readable();  // the wait for departure goes on
+    if (!transport_.may_be_readable()) {
       if (stopped_) co_return ClientEvent::stopped;
       if (gone_) co_return ClientEvent::gone;
       co_return timed_out_ ? ClientEvent::timed_out : ClientEvent::gone;

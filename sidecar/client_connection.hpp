@@ -20,8 +20,8 @@ enum class ClientEvent { readable, timed_out, gone, stopped };
 /// answer it tells that the client has left (its FIN counts as leaving, as with nginx), and afterwards it is
 /// the wait for the next request, so watching costs nothing.
 ///
-/// Shared by its session and that outstanding wait, the last of which ends it; used on one loop.
-class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
+/// Owned by its session; used on one loop.
+class ClientConnection {
  public:
   ClientConnection(DeadlineQueue& deadlines, Socket socket, milliseconds write_timeout);
 
@@ -54,7 +54,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   void stop();
   void resume() { stopped_ = false; }
   /// Whether the client has sent something, its FIN included, that nobody has read.
-  bool has_unread() const { return !inbox.empty() || !transport_.is_quiet(); }
+  bool has_unread() { return !inbox.empty() || !transport_.is_quiet(); }
   /// Drops waiting writes and marks the client as gone.
   void abandon();
   void close() { transport_.close(); }
@@ -66,8 +66,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   Awaitable<> linger_and_close(std::span<char> scratch);
 
  private:
-  void arm();
-  void on_readable(error_code ec);
+  void on_readable();
   void check_for_departure();
   void leave();
 
@@ -80,9 +79,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   std::string unsent_;
   std::size_t unsent_at_ = 0;
   std::uint64_t bytes_sent_ = 0;
-  bool armed_ = false;
   bool waiting_ = false;
-  bool may_have_bytes_ = false;
   bool timed_out_ = false;
   bool stopped_ = false;
   bool gone_ = false;

@@ -38,7 +38,7 @@ bool is_idempotent(std::string_view method) {
 
 ClientSession::ClientSession(LoopServices& services, Socket socket, Surface surface, std::string id_prefix)
     : services_(services),
-      client_(std::make_shared<ClientConnection>(services.deadlines, std::move(socket),
+      client_(std::make_unique<ClientConnection>(services.deadlines, std::move(socket),
                                                  services.plan.config.read_timeout)),
       surface_(surface),
       id_prefix_(std::move(id_prefix)) {}

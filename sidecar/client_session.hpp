@@ -53,7 +53,7 @@ class ClientSession : public boost::intrusive::list_base_hook<> {
   void begin_record(RequestContext& request);
 
   LoopServices& services_;
-  std::shared_ptr<ClientConnection> client_;
+  std::unique_ptr<ClientConnection> client_;
   Surface surface_;
   std::string id_prefix_;
   std::uint64_t requests_ = 0;

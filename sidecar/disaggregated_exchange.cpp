@@ -45,12 +45,12 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
   });
   if (const auto status = begin(); status != HANDOFF_OK && !settled_) {
     log_backend_failure("begin", status);
-    give_up_all();
+    give_up_all(GiveUp::may_linger);
     actions_.clear();
     const auto error = made_error(SidecarError::backend_failed, "The backend plugin failed.");
     co_await answer(error);
   }
-  co_await carry_out();
+  if (!actions_.empty()) co_await carry_out();
   while (!settled_ && !cancel_.cancelled()) {
     if (events_.empty()) {
       if (nothing_moves()) {  // nobody will ever answer
@@ -75,9 +75,9 @@ Awaitable<ExchangeOutcome> DisaggregatedExchange::run() {
       co_await answer(error);
       break;
     }
-    co_await carry_out();
+    if (!actions_.empty()) co_await carry_out();
   }
-  give_up_all();
+  give_up_all(GiveUp::may_linger);
   co_await wait_for_relaying_legs();
   cancel_.clear_handler();
 
@@ -109,17 +109,15 @@ ExchangeOutcome DisaggregatedExchange::outcome() const {
 Awaitable<> DisaggregatedExchange::carry_out() {
   // A leg awaited in place brings events, which are told after all of this entry's actions; no entry runs
   // meanwhile, so there are no further actions.
-  auto actions = std::exchange(actions_, {});
-  for (auto& action : actions) {
-    if (cancel_.cancelled()) co_return;
-    co_await carry_out_one(action);
-  }
-}
-
-Awaitable<> DisaggregatedExchange::carry_out_one(Action& action) {
-  if (auto* begun = std::get_if<StartLeg>(&action)) {
+  for (auto& action : actions_) {
+    if (cancel_.cancelled()) break;
+    const auto* begun = std::get_if<StartLeg>(&action);
+    if (begun == nullptr) {
+      co_await carry_out_one(action);
+      continue;
+    }
     auto& leg = *begun->leg;
-    leg.upstream = std::make_unique<UpstreamLeg>(services_.legs, request_of(leg, retries_of(leg) == 0));
+    leg.upstream.emplace(services_.legs, request_of(leg, retries_of(leg) == 0));
     if (runs_alone(leg)) {
       ++running_;
       co_await run_leg(leg);
@@ -127,7 +125,12 @@ Awaitable<> DisaggregatedExchange::carry_out_one(Action& action) {
     } else {
       spawn(leg);
     }
-  } else if (auto* given = std::get_if<CancelLeg>(&action)) {
+  }
+  actions_.clear();
+}
+
+Awaitable<> DisaggregatedExchange::carry_out_one(Action& action) {
+  if (auto* given = std::get_if<CancelLeg>(&action)) {
     give_up(*given->leg, GiveUp::at_once);
   } else if (auto* chosen = std::get_if<RelayLeg>(&action)) {
     auto& leg = *chosen->leg;
@@ -174,7 +177,6 @@ LegRequest DisaggregatedExchange::request_of(Leg& leg, bool is_last) {
           .upload = nullptr,
           .is_head = leg.is_head,
           .may_resend = (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0,
-          .reply_is_whole = leg.reply == HANDOFF_REPLY_COLLECT,
           .deadline = leg.deadline,
           .on_sent = (leg.flags & HANDOFF_LEG_WANT_SENT) == 0 ? std::function<void()>()
                                                               : [this, &leg] { tell_sent(leg); }};
@@ -209,16 +211,23 @@ void DisaggregatedExchange::spawn(Leg& leg) {
 }
 
 Awaitable<> DisaggregatedExchange::run_leg(Leg& leg) {
-  auto failure = co_await open_with_retries(leg);
-  if (failure == LegFailure::none && !leg.given_up) failure = co_await receive(leg);
-  if (services_.lingering.count(leg.upstream.get()) > 0) {
+  auto failure = LegFailure::none;
+  if (retries_of(leg) == 0) {
+    failure = co_await leg.upstream->open();
+  } else {
+    failure = co_await open_with_retries(leg);
+  }
+  if (failure == LegFailure::none && !leg.given_up) {
+    if (leg.reply != HANDOFF_REPLY_COLLECT || !collect_at_once(leg, failure)) failure = co_await receive(leg);
+  }
+  if (!services_.lingering.empty() && services_.lingering.count(&*leg.upstream) > 0) {
     if (failure == LegFailure::none && !leg.relayed) co_await wait_for_body(leg);
     if (leg.upstream->cancelled()) services_.counters.add("linger_cut_off");
   }
   leg.timer.reset();
   leg.finished = true;
   leg.failure = failure;
-  services_.lingering.erase(leg.upstream.get());
+  services_.lingering.erase(&*leg.upstream);
   auto& record = request_->record.leg(leg.role);
   if (!leg.given_up || record.failure == LegFailure::none) record_leg(record, *leg.upstream, failure);
   if (failure != LegFailure::none || leg.given_up) leg.upstream->close();
@@ -247,7 +256,7 @@ Awaitable<LegFailure> DisaggregatedExchange::open_with_retries(Leg& leg) {
                           status == 504;
     if (retries == 0 || !worth_it || leg.given_up) co_return failure;
     services_.counters.add("prefill_retries");
-    leg.upstream = std::make_unique<UpstreamLeg>(services_.legs, request_of(leg, retries == 1));
+    leg.upstream.emplace(services_.legs, request_of(leg, retries == 1));
     leg.timer.emplace(services_.deadlines, [&leg] { leg.wake.notify(); });
     leg.timer->arm(config.prefill_retry_backoff);
     co_await leg.wake.wait();
@@ -266,6 +275,18 @@ bool DisaggregatedExchange::keep(Leg& leg, std::span<const std::string_view> pie
     }
     leg.collected.append(piece);
   }
+  return true;
+}
+
+// A reply to be collected that came as a whole, with its head: nothing is left to wait for. False: receive()
+// has to.
+bool DisaggregatedExchange::collect_at_once(Leg& leg, LegFailure& failure) {
+  const auto length = leg.upstream->head().content_length;
+  const bool is_plain = (leg.flags & HANDOFF_LEG_WANT_HEAD) == 0 && !leg.relay_requested;
+  if (!is_plain || !length || *length > leg.reply_limit || !leg.upstream->has_whole_reply()) return false;
+  const auto body = leg.upstream->first();
+  failure = body.failure;
+  if (failure == LegFailure::none && !keep(leg, body.pieces)) failure = LegFailure::overloaded;
   return true;
 }
 
@@ -338,7 +359,7 @@ void DisaggregatedExchange::give_up(Leg& leg, GiveUp how) {
   const bool may_linger = how == GiveUp::may_linger && leg.linger.count() > 0 && !services_.ending;
   if (may_linger && leg.upstream->body_bytes() == 0) {
     services_.counters.add("lingering_legs");
-    services_.lingering.insert(leg.upstream.get());
+    services_.lingering.insert(&*leg.upstream);
     leg.timer.emplace(services_.deadlines, [&leg] { leg.upstream->cancel(); });
     leg.timer->arm(leg.linger);
     return;
@@ -399,7 +420,7 @@ Answer DisaggregatedExchange::made_error(SidecarError error, std::string_view me
 
 Awaitable<> DisaggregatedExchange::answer(const Answer& answer) {
   settled_ = true;
-  give_up_all();
+  give_up_all(GiveUp::may_linger);
   if (relay_.started()) {  // too late for words
     broken_ = true;
     co_return;
@@ -465,7 +486,7 @@ Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
   if (is_prefill && has_words) request_->record.prefill_error = engine_error_word(leg.collected);
   if (status >= 400 && status < 500 && has_words) {  // about the client's own request: its words, not ours
     settled_ = true;
-    give_up_all();
+    give_up_all(GiveUp::may_linger);
     const auto end = co_await relay_.relay(*leg.upstream, leg.collected, true);
     note_relay_end(end);
     co_return;

@@ -95,14 +95,15 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   Awaitable<> run_leg(Leg& leg);
   Awaitable<LegFailure> open_with_retries(Leg& leg);
   Awaitable<LegFailure> receive(Leg& leg);
+  bool collect_at_once(Leg& leg, LegFailure& failure);
   Awaitable<> wait_for_body(Leg& leg);
   Awaitable<LegFailure> relay_running(Leg& leg, bool is_whole);
   bool keep(Leg& leg, std::span<const std::string_view> pieces);
   void spawn(Leg& leg);
-  /// May linger: the client left. At once: the backend has decided, or the answer is another.
+  /// May linger: the client left, or has another answer. At once: the backend says so, or the sidecar stops.
   enum class GiveUp { may_linger, at_once };
   void give_up(Leg& leg, GiveUp how);
-  void give_up_all(GiveUp how = GiveUp::at_once);
+  void give_up_all(GiveUp how);
   void push(Event event);
   void let_read_on(Leg& leg);
   void unpark(Leg& leg);

@@ -1,6 +1,8 @@
 // The parts of a DisaggregatedExchange that only its two .cpp files see.
 #pragma once
 
+#include <optional>
+
 #include "sidecar/disaggregated_exchange.hpp"
 
 namespace handoff::sidecar {
@@ -22,8 +24,8 @@ struct DisaggregatedExchange::Leg {
   std::unique_ptr<char[]> fresh;  // the bytes that the backend added; the others lie in the request's body
   std::vector<std::string_view> body;
 
-  std::unique_ptr<UpstreamLeg> upstream;
-  std::string collected;  // COLLECT: all; HOLD: what is held back; STREAM: one piece
+  std::optional<UpstreamLeg> upstream;  // from the leg's start
+  std::string collected;                // COLLECT: all; HOLD: what is held back; STREAM: one piece
   BudgetShare share;
   Signal wake;                    // for a leg that waits for the backend or the client
   std::optional<Deadline> timer;  // linger, or the pause before a retry

@@ -60,7 +60,6 @@ Awaitable<bool> EngineHealth::is_healthy() {
                              .upload = nullptr,
                              .is_head = false,
                              .may_resend = true,
-                             .reply_is_whole = false,
                              .deadline = std::min(std::max(interval_, milliseconds(1000)), kLongestQuestion),
                              .on_sent = nullptr});
   asking_ = &leg;

@@ -25,7 +25,7 @@ std::string write_leg_head(const LegHead& leg, const LegFraming& framing) {
   out += leg.target;
   out += " HTTP/1.1\r\n";
   append_field(out, "host", leg.engine->authority);
-  bool has_request_id = false;
+  bool has_request_id = is_overridden(leg.overrides, "x-request-id");
   if (leg.client != nullptr) {
     for (const auto& field : leg.client->fields) {
       if (!is_forwarded(field.kind) || leg.client->connection.removes(field.name)) continue;

@@ -88,7 +88,6 @@ Awaitable<ExchangeOutcome> pass_through(LoopServices& services, RequestContext& 
                                             .upload = upload ? &*upload : nullptr,
                                             .is_head = request.head.method == "HEAD",
                                             .may_resend = options.may_resend && !upload,
-                                            .reply_is_whole = false,
                                             .deadline = milliseconds{0},
                                             .on_sent = nullptr});
   cancel.set_handler([&leg] { leg.cancel(); });

@@ -2,100 +2,149 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/deferred.hpp>
-#include <boost/asio/experimental/parallel_group.hpp>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <climits>
-#include <utility>
 
 namespace handoff::sidecar {
 namespace {
 
-constexpr auto kTuple = net::as_tuple(kUseAwaitable);
-
-IoResult to_result(ssize_t n) {
-  if (n > 0) return {IoStatus::ok, static_cast<std::size_t>(n)};
-  if (n == 0) return {IoStatus::closed, 0};
-  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return {IoStatus::would_block, 0};
-  return {IoStatus::failed, 0};
+bool is_not_now(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
 }  // namespace
 
-Transport::Transport(Socket socket) : socket_(std::move(socket)) {
+Transport::Transport(Socket socket)
+    : executor_(socket.get_executor()), poller_(net::use_service<SocketPoller>(executor_.context())) {
   error_code ignored;
-  socket_.non_blocking(true, ignored);
-  socket_.set_option(tcp::no_delay(true), ignored);
+  socket.non_blocking(true, ignored);
+  socket.set_option(tcp::no_delay(true), ignored);
+  if (!socket.is_open()) return;
+  socket_ = socket.release(ignored);
+  if (socket_ >= 0 && !poller_.add(socket_, *this)) close();
+}
+
+Transport::~Transport() {
+  close();
 }
 
 IoResult Transport::try_read(std::span<char> buffer) {
-  return to_result(::recv(socket_.native_handle(), buffer.data(), buffer.size(), 0));
+  if (!readable_) return {IoStatus::would_block, 0};
+  const auto size = ::recv(socket_, buffer.data(), buffer.size(), 0);
+  if (size > 0) {
+    // Less than there was room for is all there was; what comes later, or the end that was not told yet,
+    // brings an edge.
+    readable_ = hung_up_ || static_cast<std::size_t>(size) == buffer.size();
+    return {IoStatus::ok, static_cast<std::size_t>(size)};
+  }
+  if (size == 0) return {IoStatus::closed, 0};
+  if (!is_not_now(errno)) return {IoStatus::failed, 0};
+  readable_ = errno == EINTR;
+  return {IoStatus::would_block, 0};
+}
+
+IoResult Transport::written(ssize_t size, std::size_t wanted) {
+  if (size >= 0) {
+    writable_ = hung_up_ || static_cast<std::size_t>(size) == wanted;
+    return {IoStatus::ok, static_cast<std::size_t>(size)};
+  }
+  if (!is_not_now(errno)) return {IoStatus::failed, 0};
+  writable_ = errno == EINTR;
+  return {IoStatus::would_block, 0};
 }
 
 IoResult Transport::try_write(std::span<const iovec> pieces) {
+  if (!writable_) return {IoStatus::would_block, 0};
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());  // the kernel does not write to it
   message.msg_iovlen = std::min<std::size_t>(pieces.size(), IOV_MAX);
-  return to_result(::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL));
+  std::size_t wanted = 0;
+  for (const auto& piece : pieces.first(message.msg_iovlen)) wanted += piece.iov_len;
+  return written(::sendmsg(socket_, &message, MSG_NOSIGNAL), wanted);
 }
 
 IoResult Transport::try_write(const char* data, std::size_t size) {
-  return to_result(::send(socket_.native_handle(), data, size, MSG_NOSIGNAL));
+  if (!writable_) return {IoStatus::would_block, 0};
+  return written(::send(socket_, data, size, MSG_NOSIGNAL), size);
 }
 
-Awaitable<std::tuple<error_code, std::size_t>> Transport::receive(std::span<char> buffer) {
-  return socket_.async_receive(net::buffer(buffer.data(), buffer.size()), kTuple);
-}
-
-Awaitable<bool> Transport::wait_writable() {
-  auto [ec] = co_await socket_.async_wait(tcp::socket::wait_write, kTuple);
-  co_return !ec;
-}
-
-Awaitable<bool> Transport::wait_either() {
-  auto group =
-      net::experimental::make_parallel_group(socket_.async_wait(tcp::socket::wait_read, net::deferred),
-                                             socket_.async_wait(tcp::socket::wait_write, net::deferred));
-  auto [order, read_ec, write_ec] =
-      co_await group.async_wait(net::experimental::wait_for_one(), kUseAwaitable);
-  co_return order[0] == 0 ? !read_ec : !write_ec;
+Awaitable<> Transport::wait(bool for_read, bool for_write) {
+  waits_for_read_ = for_read;
+  waits_for_write_ = for_write;
+  return net::async_initiate<decltype(kUseAwaitable), void()>(
+      [](Waiter waiter, Transport* self) {
+        self->waiter_.emplace(std::move(waiter));
+        self->poller_.begin_wait();
+      },
+      kUseAwaitable, this);
 }
 
 void Transport::cancel_waits() {
-  error_code ignored;
-  socket_.cancel(ignored);
+  if (!waiter_) return;
+  net::post(executor_, std::move(*waiter_));
+  waiter_.reset();
+  poller_.end_wait();
+}
+
+void Transport::tell_when_readable() {
+  if (telling_ || !is_open()) return;
+  telling_ = true;
+  poller_.begin_wait();
+}
+
+void Transport::on_change() {
+  if (telling_ && readable_) {
+    telling_ = false;
+    poller_.end_wait();
+    on_readable_();
+  }
+  if (waiter_ && ((waits_for_read_ && readable_) || (waits_for_write_ && writable_))) {
+    auto waiter = std::move(*waiter_);
+    waiter_.reset();
+    poller_.end_wait();
+    std::move(waiter)();  // may destroy us
+  }
+}
+
+void Transport::drop_waiter() {
+  const auto waiter = std::exchange(waiter_, std::nullopt);  // owns the coroutine, which may own us
 }
 
 void Transport::close() {
-  error_code ignored;
-  socket_.close(ignored);
+  if (socket_ < 0) return;
+  poller_.remove(socket_, *this);
+  ::close(socket_);
+  socket_ = -1;
+  readable_ = writable_ = true;  // trying tells that it is closed
+  if (std::exchange(telling_, false)) poller_.end_wait();
+  cancel_waits();
 }
 
 void Transport::reset() {
-  error_code ignored;
-  socket_.set_option(net::socket_base::linger(true, 0), ignored);
-  socket_.close(ignored);
+  const linger at_once{1, 0};
+  ::setsockopt(socket_, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  close();
 }
 
 void Transport::shutdown_send() {
-  error_code ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  ::shutdown(socket_, SHUT_WR);
 }
 
 bool Transport::peer_has_closed() const {
-  auto& socket = const_cast<Socket&>(socket_);  // native_handle() is not const
-  pollfd query{socket.native_handle(), POLLRDHUP, 0};
+  pollfd query{socket_, POLLRDHUP, 0};
   return ::poll(&query, 1, 0) > 0 && (query.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-bool Transport::is_quiet() const {
-  auto& socket = const_cast<Socket&>(socket_);
+bool Transport::is_quiet() {
   char byte = 0;
-  return ::recv(socket.native_handle(), &byte, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  const bool quiet = ::recv(socket_, &byte, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  readable_ = !quiet;
+  return quiet;
 }
 
 }  // namespace handoff::sidecar

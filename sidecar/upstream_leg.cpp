@@ -1,6 +1,7 @@
 #include "sidecar/upstream_leg.hpp"
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/basic_resolver.hpp>
@@ -12,7 +13,6 @@ namespace handoff::sidecar {
 namespace {
 
 constexpr auto kTuple = net::as_tuple(kUseAwaitable);
-constexpr std::size_t kLargeNear = 4096;  // a reply with a handoff of some hundred blocks
 
 }  // namespace
 
@@ -66,8 +66,6 @@ void UpstreamLeg::let_go_of_heads() {
   give_memory_back(request_.head);
   request_.body = {};
   give_memory_back(first_bytes_);
-  request_.reply_is_whole = false;
-  large_near_.reset();
   head_.forget_text();
 }
 
@@ -105,40 +103,52 @@ Awaitable<LegFailure> UpstreamLeg::open() {
     overall_.emplace(context_.pool.deadlines(), [this] { on_deadline(); });
     overall_->arm(request_.deadline);
   }
-  auto failure = co_await attempt(/*allow_kept=*/true);
-  if (failure == LegFailure::reset && reused_ && !reply_started_ && request_.may_resend &&
-      request_.upload == nullptr) {
+  for (bool allow_kept = true;; allow_kept = false) {
+    begin_attempt(allow_kept);
+    auto failure = cancelled_ ? LegFailure::cancelled : LegFailure::none;
+    if (failure == LegFailure::none && !connection_) {
+      failure = co_await connect();
+      if (failure == LegFailure::none) failure = interrupted();
+    }
+    if (failure == LegFailure::none) {
+      watch_for_silence();
+      std::size_t sent = 0;
+      if (!try_send(sent)) failure = co_await send(sent);
+      if (failure == LegFailure::none) note_sent();
+    }
+    if (failure == LegFailure::none) failure = co_await read_head();
+    if (failure == LegFailure::none) co_return failure;
     // The engine closed a kept connection just as we used it. Nothing was answered, and sending again does no
     // harm.
-    failure = co_await attempt(/*allow_kept=*/false);
+    const bool lost_in_transit = failure == LegFailure::reset && reused_ && !reply_started_;
+    if (!allow_kept || !lost_in_transit || !request_.may_resend || request_.upload != nullptr) {
+      close();
+      co_return failure;
+    }
   }
-  if (failure != LegFailure::none) close();
-  co_return failure;
 }
 
-Awaitable<LegFailure> UpstreamLeg::attempt(bool allow_kept) {
+void UpstreamLeg::begin_attempt(bool allow_kept) {
   connection_.reset();
   reused_ = false;
   cut_short_ = false;
   times_.sent = {};
   carry_.clear();
   parser_.reset();
-  if (cancelled_) co_return LegFailure::cancelled;
-  if (allow_kept) connection_ = context_.pool.take(request_.engine);
-  if (connection_) {
-    reused_ = true;
-  } else {
-    const auto failure = co_await connect();
-    if (failure != LegFailure::none) co_return failure;
-    if (const auto why = interrupted(); why != LegFailure::none) co_return why;
-  }
+  if (allow_kept && !cancelled_) connection_ = context_.pool.take(request_.engine);
+  reused_ = connection_ != nullptr;
+}
+
+void UpstreamLeg::watch_for_silence() {
   connection_->on_deadline = [this] {
     silent_too_long_ = true;
     connection_->transport.cancel_waits();
   };
-  const auto failure = co_await send();
-  if (failure != LegFailure::none) co_return failure;
-  co_return co_await read_head();
+}
+
+void UpstreamLeg::note_sent() {
+  times_.sent = Clock::now();
+  if (request_.on_sent) request_.on_sent();
 }
 
 Awaitable<LegFailure> UpstreamLeg::connect() {
@@ -193,62 +203,30 @@ Awaitable<LegFailure> UpstreamLeg::connect_one(const tcp::endpoint& endpoint, So
   co_return ec ? LegFailure::connect : LegFailure::none;
 }
 
-// The first bytes land in a small buffer of the leg's own, so that a stream that waits holds little. What was
-// carried over, or comes with them and does not fit, makes a detour over the loop's scratch.
-bool UpstreamLeg::begin_receive() {
-  if (interrupted() != LegFailure::none) return false;  // it came while nobody waited here
-  connection_->deadline.arm(context_.read_timeout);
-  return true;
-}
-
-IoStatus UpstreamLeg::end_receive(error_code ec, std::size_t size, std::string_view carried) {
-  received_ = {};
-  read_was_full_ = false;
-  if (!connection_) return IoStatus::failed;
-  connection_->deadline.disarm();
-  if (interrupted() != LegFailure::none) return IoStatus::failed;
-  if (ec == net::error::operation_aborted) return IoStatus::would_block;
-  if (ec) return ec == net::error::eof ? IoStatus::closed : IoStatus::failed;
-  const auto near = near_room();
-  if (size < near.size() && carried.empty()) {
-    received_ = {near.data(), size};
-    return IoStatus::ok;
-  }
+// Into the loop's scratch, behind what was carried over.
+IoStatus UpstreamLeg::try_receive(std::string_view carried) {
   const auto scratch = context_.scratch;
   if (!carried.empty()) std::memcpy(scratch.data(), carried.data(), carried.size());
-  std::memcpy(scratch.data() + carried.size(), near.data(), size);
-  auto total = carried.size() + size;
-  if (size == near.size()) {
-    const auto rest = connection_->transport.try_read(scratch.subspan(total));
-    total += rest.size;
-    read_was_full_ = total == scratch.size();
-  }
-  received_ = {scratch.data(), total};
-  return IoStatus::ok;
+  const auto got = connection_->transport.try_read(scratch.subspan(carried.size()));
+  received_ = {scratch.data(), carried.size() + got.size};
+  return got.status;
 }
 
-std::span<char> UpstreamLeg::near_room() {
-  if (!request_.reply_is_whole) return near_;
-  if (!large_near_) large_near_ = std::make_unique_for_overwrite<char[]>(kLargeNear);
-  return {large_near_.get(), kLargeNear};
-}
-
-Awaitable<IoStatus> UpstreamLeg::receive() {
-  if (!begin_receive()) co_return IoStatus::failed;
-  const auto [ec, size] = co_await connection_->transport.receive(near_room());
-  co_return end_receive(ec, size, {});
+Awaitable<> UpstreamLeg::wait_readable() {
+  connection_->deadline.arm(context_.read_timeout);
+  return connection_->transport.wait_readable();
 }
 
 Awaitable<bool> UpstreamLeg::wait_writable() {
   if (interrupted() != LegFailure::none) co_return false;
   connection_->deadline.arm(context_.read_timeout);
   // An engine may answer before it has taken the whole body (413, say), and then stop reading.
-  const bool ready = co_await connection_->transport.wait_either();
+  co_await connection_->transport.wait_either();
   if (connection_) connection_->deadline.disarm();
-  co_return ready&& interrupted() == LegFailure::none;
+  co_return interrupted() == LegFailure::none;
 }
 
-bool UpstreamLeg::early_reply() const {
+bool UpstreamLeg::early_reply() {
   return !connection_->transport.is_quiet();
 }
 
@@ -284,22 +262,58 @@ Awaitable<LegFailure> UpstreamLeg::send_wire(std::span<iovec> pieces) {
   co_return LegFailure::none;
 }
 
-Awaitable<LegFailure> UpstreamLeg::send() {
-  std::array<iovec, 8> few;  // head, and the pieces of an edited body
-  std::vector<iovec> many;
-  if (request_.body.size() >= few.size()) many.resize(1 + request_.body.size());
-  const std::span<iovec> room = many.empty() ? std::span<iovec>(few) : std::span<iovec>(many);
-  std::size_t used = 0;
-  room[used++] = {request_.head.data(), request_.head.size()};
-  for (const auto piece : request_.body) {
-    if (!piece.empty()) room[used++] = {const_cast<char*>(piece.data()), piece.size()};
+// Head and body as the kernel takes them.
+class UpstreamLeg::Wire {
+ public:
+  Wire(std::string& head, std::span<const std::string_view> body) {
+    if (body.size() >= few_.size()) many_.resize(1 + body.size());
+    const std::span<iovec> room = many_.empty() ? std::span<iovec>(few_) : std::span<iovec>(many_);
+    std::size_t used = 0;
+    room[used++] = {head.data(), head.size()};
+    for (const auto piece : body) {
+      if (!piece.empty()) room[used++] = {const_cast<char*>(piece.data()), piece.size()};
+    }
+    pieces_ = room.first(used);
   }
-  const auto wire = room.first(used);
-  auto failure = co_await send_wire(wire);
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+  std::span<iovec> pieces() const { return pieces_; }
+  void drop_front(std::size_t bytes) {
+    while (!pieces_.empty() && bytes >= pieces_.front().iov_len) {
+      bytes -= pieces_.front().iov_len;
+      pieces_ = pieces_.subspan(1);
+    }
+    if (pieces_.empty()) return;
+    pieces_.front().iov_base = static_cast<char*>(pieces_.front().iov_base) + bytes;
+    pieces_.front().iov_len -= bytes;
+  }
+
+ private:
+  std::array<iovec, 8> few_;  // head, and the pieces of an edited body
+  std::vector<iovec> many_;
+  std::span<iovec> pieces_;
+};
+
+// Most requests fit into the socket's buffer, and then no coroutine is needed.
+bool UpstreamLeg::try_send(std::size_t& sent) {
+  Wire wire(request_.head, request_.body);
+  const auto written = connection_->transport.try_write(wire.pieces());
+  if (written.status != IoStatus::ok) return false;
+  any_sent_ = true;
+  sent = written.size;
+  wire.drop_front(sent);
+  return wire.pieces().empty() && request_.upload == nullptr;
+}
+
+// What is behind the first `sent` bytes.
+Awaitable<LegFailure> UpstreamLeg::send(std::size_t sent) {
+  Wire wire(request_.head, request_.body);
+  wire.drop_front(sent);
+  const auto pieces = wire.pieces();
+  auto failure = co_await send_wire(pieces);
   if (failure == LegFailure::none && request_.upload != nullptr && !cut_short_)
     failure = co_await send_upload();
-  if (failure == LegFailure::none) times_.sent = Clock::now();
-  if (failure == LegFailure::none && request_.on_sent) request_.on_sent();
   co_return failure;
 }
 
@@ -329,12 +343,14 @@ Awaitable<LegFailure> UpstreamLeg::send_upload() {
 
 Awaitable<LegFailure> UpstreamLeg::read_head() {
   while (true) {
-    const auto status = co_await receive();
-    if (status != IoStatus::ok) {
-      const auto why = interrupted();
-      if (why == LegFailure::none && status == IoStatus::would_block) continue;
-      co_return why == LegFailure::none ? LegFailure::reset : why;
+    if (const auto why = interrupted(); why != LegFailure::none) co_return why;
+    const auto status = try_receive({});
+    if (status == IoStatus::would_block) {
+      co_await wait_readable();
+      connection_->deadline.disarm();
+      continue;
     }
+    if (status != IoStatus::ok) co_return LegFailure::reset;
     reply_started_ = true;
     std::string_view data = received_;
     if (!carry_.empty()) {
@@ -388,31 +404,18 @@ UpstreamLeg::Body UpstreamLeg::first() {
 
 Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
   while (true) {
-    auto status = IoStatus::would_block;
-    if (std::exchange(read_was_full_, false)) {
-      const auto carried = carry_.size();
-      std::memcpy(context_.scratch.data(), carry_.data(), carried);
-      const auto got = connection_->transport.try_read(context_.scratch.subspan(carried));
-      status = got.status;
-      received_ = {context_.scratch.data(), carried + got.size};
-      read_was_full_ = received_.size() == context_.scratch.size();
+    if (const auto why = interrupted(); why != LegFailure::none) {
+      close();
+      co_return Body{why, false, {}, {}};
     }
+    const auto status = try_receive(carry_);
     if (status == IoStatus::would_block) {
-      status = IoStatus::failed;
-      if (begin_receive()) {
-        reading_ = true;
-        const auto [ec, size] = co_await connection_->transport.receive(near_room());
-        reading_ = false;
-        status = end_receive(ec, size, carry_);
-      }
-      if (const auto why = interrupted(); why != LegFailure::none) {
-        close();
-        co_return Body{why, false, {}, {}};
-      }
-      if (status == IoStatus::would_block) {  // woken for another reason
-        if (std::exchange(nudged_, false)) co_return Body{};
-        continue;
-      }
+      reading_ = true;
+      co_await wait_readable();
+      reading_ = false;
+      connection_->deadline.disarm();
+      if (std::exchange(nudged_, false) && interrupted() == LegFailure::none) co_return Body{};
+      continue;
     }
     if (status != IoStatus::ok) co_return finish_at_end(status);
     const auto body = take_body(received_);

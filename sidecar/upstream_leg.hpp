@@ -1,7 +1,6 @@
 // One request to an engine and its reply.
 #pragma once
 
-#include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <functional>
@@ -57,7 +56,6 @@ struct LegRequest {
   BodySource* upload = nullptr;  // instead of body
   bool is_head = false;
   bool may_resend = false;        // sending it twice does no harm
-  bool reply_is_whole = false;    // the reply is wanted as a whole, so more of it is read at once
   milliseconds deadline{0};       // for all of it; zero: none
   std::function<void()> on_sent;  // called when all of it has been written
 };
@@ -98,6 +96,10 @@ class UpstreamLeg {
     std::span<const std::string_view> pieces;  // until the next suspension of the loop's thread in any leg
     std::string_view verbatim;  // the same as whole chunks, framing included, if that is how they came
   };
+  /// Whether all of a reply of known length came together with its head.
+  bool has_whole_reply() const {
+    return parser_.is_complete() || (head_.content_length && carry_.size() >= *head_.content_length);
+  }
   /// What came together with the head, without waiting. Once, after open().
   Body first();
   /// Suspends until there is more.
@@ -124,35 +126,35 @@ class UpstreamLeg {
   bool cancelled() const { return cancelled_; }
 
  private:
-  Awaitable<LegFailure> attempt(bool allow_kept);
+  class Wire;
+  void begin_attempt(bool allow_kept);
+  void watch_for_silence();
+  void note_sent();
   Awaitable<LegFailure> connect();
   Awaitable<LegFailure> connect_one(const tcp::endpoint& endpoint, Socket& socket);
-  Awaitable<LegFailure> send();
+  bool try_send(std::size_t& sent);
+  Awaitable<LegFailure> send(std::size_t sent);
   Awaitable<LegFailure> send_wire(std::span<iovec> pieces);
   Awaitable<LegFailure> send_upload();
   Awaitable<LegFailure> read_head();
-  Awaitable<IoStatus> receive();
-  bool begin_receive();
-  std::span<char> near_room();
-  IoStatus end_receive(error_code ec, std::size_t size, std::string_view carried);
+  IoStatus try_receive(std::string_view carried);
+  Awaitable<> wait_readable();
   Awaitable<bool> wait_writable();
   LegFailure interrupted() const;
   Body take_body(std::string_view data);
   Body finish_at_end(IoStatus end);
   void release();
   void on_deadline();
-  bool early_reply() const;
+  bool early_reply();
 
   LegContext& context_;
   LegRequest request_;
   std::unique_ptr<UpstreamConnection> connection_;
   http1::ResponseParser parser_;
   http1::ResponseHead head_;
-  std::array<char, 384> near_;          // an event of a chat stream fits
-  std::unique_ptr<char[]> large_near_;  // instead, where the reply is wanted as a whole
-  std::string_view received_;           // what came last, behind what was carried; until the next suspension
-  std::string carry_;                   // bytes read but not yet understood
-  std::string first_bytes_;             // body bytes that came with the head
+  std::string_view received_;  // what came last, behind what was carried; until the next suspension
+  std::string carry_;          // bytes read but not yet understood
+  std::string first_bytes_;    // body bytes that came with the head
   LegTimes times_;
   std::optional<Deadline> overall_;
   Socket* connecting_ = nullptr;
@@ -166,7 +168,6 @@ class UpstreamLeg {
   bool nudged_ = false;
   bool silent_too_long_ = false;
   bool past_deadline_ = false;
-  bool read_was_full_ = false;
   bool cut_short_ = false;  // the engine answered before it had the whole request
 };
 

@@ -37,7 +37,7 @@ std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engi
     --idle_count_;
     // Closed by the engine, or it said something that nobody asked for: that would be read as the next
     // request's answer.
-    if (!connection->transport.is_quiet()) continue;
+    if (!connection->transport.seems_quiet()) continue;
     connection->deadline.disarm();
     connection->on_deadline = nullptr;
     connection->reused = true;

@@ -208,9 +208,9 @@ void GenerationFirstExchange::on_context(const handoff_event& event, sdk::Turn& 
     }
     phase_ = Phase::settled;
     memory_.forget(context_endpoint_);
-    // It would wait for blocks that nobody sends.
-    if (!generation_done_) turn.cancel(generation_leg_);
     if (!is_good(event.status)) {
+      // It has refused: generation would wait for blocks that nobody sends.
+      if (!generation_done_) turn.cancel(generation_leg_);
       turn.fail_with_leg(context_leg_id_);
       return;
     }
@@ -227,7 +227,9 @@ void GenerationFirstExchange::on_failed(const handoff_event& event, sdk::Turn& t
   if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;
   memory_.forget(context_endpoint_);
   const bool is_context = event.leg == context_leg_id_;
-  if (is_context && !generation_done_) turn.cancel(generation_leg_);
+  // A context that has the request and breaks off may be sending its blocks: generation is left to linger.
+  const bool never_sent = (event.flags & HANDOFF_REQUEST_SENT) == 0;
+  if (is_context && never_sent && !generation_done_) turn.cancel(generation_leg_);
   if (!is_context && context_leg_id_ != 0) turn.cancel(context_leg_id_);
   if (lost_in_transit(event) && !tried_again_) {
     tried_again_ = true;

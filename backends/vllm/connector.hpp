@@ -29,10 +29,14 @@ constexpr bool is_nixl(Connector connector) {
 
 enum class OnMissingHandoff : std::uint8_t { decode_only, error };
 
+/// NIXL push: whether decode is asked before prefill has answered, where prefill's address is known.
+enum class PushOrder : std::uint8_t { prefill_first, concurrent };
+
 /// Constant after create().
 struct Settings {
   Connector connector = Connector::nixl;
   OnMissingHandoff on_missing_handoff = OnMissingHandoff::decode_only;
+  PushOrder push_order = PushOrder::prefill_first;
   bool reuse_tokens = false;            ///< chat: decode gets prefill's token ids
   std::uint32_t bootstrap_port = 8998;  ///< Mooncake: of the prefill host, HTTP
   std::uint32_t p2p_port = 5710;        ///< offloading: side channel of the prefill host, of rank 0

@@ -14,14 +14,21 @@ constexpr int kDecisiveEvents = 2;
 
 }  // namespace
 
-bool asks_for_threshold(const sdk::Object& body) {
+bool asks_for_threshold(const sdk::Object& body, const Endpoint& endpoint) {
+  if (endpoint.path != kChatPath && endpoint.path != kCompletionsPath) return false;
   const auto* member = body.find("cache_hit_threshold");
   return member != nullptr && member->kind == HANDOFF_JSON_NUMBER;
 }
 
 DecodeFirstExchange::DecodeFirstExchange(const Settings& settings, const sdk::Host& host,
-                                         const handoff_request& request, const Endpoint& endpoint)
-    : settings_(settings), host_(host), request_(request), body_(request.body), endpoint_(endpoint) {}
+                                         PrefillMemory& memory, const handoff_request& request,
+                                         const Endpoint& endpoint)
+    : settings_(settings),
+      host_(host),
+      memory_(memory),
+      request_(request),
+      body_(request.body),
+      endpoint_(endpoint) {}
 
 void DecodeFirstExchange::start(sdk::Turn& turn) {
   const auto* stream = body_.find("stream");
@@ -102,7 +109,7 @@ void DecodeFirstExchange::run_prefill(bool leg_runs, sdk::Turn& turn) {
   host_.count("cached_too_little");
   if (leg_runs) turn.cancel(kTry);
   begin_ = {};
-  pair_ = std::make_unique<VllmExchange>(settings_, host_, request_, endpoint_, /*used_legs=*/kTry);
+  pair_ = std::make_unique<VllmExchange>(settings_, host_, memory_, request_, endpoint_, /*used_legs=*/kTry);
   pair_->start_prefill(turn);
 }
 

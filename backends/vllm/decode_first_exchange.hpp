@@ -12,7 +12,7 @@
 namespace handoff::vllm {
 
 /// Whether the client lets decode give up when too little of the prompt is cached.
-bool asks_for_threshold(const sdk::Object& body);
+bool asks_for_threshold(const sdk::Object& body, const Endpoint& endpoint);
 
 /// One request to engines with a shared store, whose client sent `cache_hit_threshold`: decode is asked
 /// first, and if it says that too little was cached, prefill and decode run. Lives from begin() to end().
@@ -21,8 +21,8 @@ bool asks_for_threshold(const sdk::Object& body);
 ///      \--`cache_threshold`--> prefill, then decode (VllmExchange)
 class DecodeFirstExchange final : public sdk::Exchange {
  public:
-  DecodeFirstExchange(const Settings& settings, const sdk::Host& host, const handoff_request& request,
-                      const Endpoint& endpoint);
+  DecodeFirstExchange(const Settings& settings, const sdk::Host& host, PrefillMemory& memory,
+                      const handoff_request& request, const Endpoint& endpoint);
 
   void start(sdk::Turn& turn);
   void on_event(const handoff_event& event, sdk::Turn& turn) override;
@@ -35,6 +35,7 @@ class DecodeFirstExchange final : public sdk::Exchange {
 
   const Settings& settings_;
   const sdk::Host& host_;
+  PrefillMemory& memory_;
   const handoff_request request_;
   const sdk::Object body_;
   const Endpoint& endpoint_;

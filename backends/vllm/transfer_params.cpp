@@ -35,4 +35,25 @@ TransferParams mooncake_params(std::string_view transfer_id, std::string_view pr
                     std::string(engine_id) + "," + id + "}"};
 }
 
+std::string push_params(const PushAddress& address, std::string_view request_id) {
+  std::string text = R"({"do_remote_prefill":true,"do_remote_decode":false,"transfer_mode":"push")";
+  text.append(R"(,"remote_engine_id":)").append(address.engine_id);
+  text.append(R"(,"remote_host":)").append(address.host);
+  text.append(R"(,"remote_port":)").append(address.port);
+  text.append(R"(,"tp_size":)").append(address.tp_size);
+  text.append(R"(,"pp_size":)").append(address.pp_size);
+  // Of the id only what needs no escaping: it is no more than a name.
+  text += R"(,"remote_request_id":")";
+  for (const char c : request_id) {
+    if (c > ' ' && c < 0x7f && c != '"' && c != '\\') text += c;
+  }
+  return text += "\"}";
+}
+
+std::string pairing_id(const sdk::Host& host, const handoff_request& request) {
+  constexpr std::size_t kMostOfClient = 128;
+  std::string id(sdk::view(request.request_id).substr(0, kMostOfClient));
+  return id.append("-").append(random_name(host), 0, 16);
+}
+
 }  // namespace handoff::vllm

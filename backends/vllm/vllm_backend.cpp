@@ -5,9 +5,9 @@
 #include <string>
 
 #include "backends/json_text/json_text.hpp"
-#include "backends/vllm/bootstrap_memory.hpp"
 #include "backends/vllm/connector.hpp"
 #include "backends/vllm/endpoint.hpp"
+#include "backends/vllm/prefill_memory.hpp"
 #include "backends/vllm/vllm_exchange.hpp"
 #include "shared/backend_abi/backend_sdk.hpp"
 
@@ -19,6 +19,7 @@ constexpr std::string_view kConnectorKey = "DYN_SIDECAR_VLLM_CONNECTOR";
 constexpr std::string_view kOnMissingKey = "DYN_SIDECAR_ON_MISSING_HANDOFF";
 constexpr std::string_view kProtocolKey = "DYN_VLLM_NIXL_PROTOCOL_VERSION";
 constexpr std::string_view kReuseTokensKey = "DYN_SIDECAR_VLLM_REUSE_TOKENS";
+constexpr std::string_view kPushOrderKey = "DYN_SIDECAR_VLLM_PUSH_ORDER";
 constexpr std::string_view kBootstrapPortKey = "DYN_SIDECAR_VLLM_MOONCAKE_BOOTSTRAP_PORT";
 constexpr std::string_view kP2pPortKey = "DYN_SIDECAR_VLLM_P2P_PORT";
 
@@ -76,6 +77,17 @@ constexpr std::array kConfigKeys{
         .flags = 0,
     },
     handoff_config_key{
+        .name = sdk::bytes(kPushOrderKey),
+        .accepts = sdk::bytes("prefill-first,concurrent"),
+        .default_value = sdk::bytes("prefill-first"),
+        .help = sdk::bytes(
+            "NIXL push: ask decode after prefill, or both at once where an earlier reply named the prefill "
+            "engine's address. At once saves decode's queue and costs its KV blocks, for good, whenever a "
+            "client leaves or prefill fails meanwhile (vLLM issue 46283)."),
+        .kind = HANDOFF_CONFIG_CHOICE,
+        .flags = 0,
+    },
+    handoff_config_key{
         .name = sdk::bytes(kBootstrapPortKey),
         .accepts = {},
         .default_value = sdk::bytes("8998"),
@@ -100,6 +112,12 @@ class VllmBackend {
   VllmBackend(sdk::Host host, const sdk::Config& config) : host_(host) {
     settings_.connector = read_connector(config.get(kConnectorKey));
     settings_.reuse_tokens = config.get(kReuseTokensKey) == "true";
+    const auto order = config.get(kPushOrderKey);
+    if (order == "concurrent") {
+      settings_.push_order = PushOrder::concurrent;
+    } else if (order != "prefill-first") {
+      refuse(kPushOrderKey, "prefill-first, concurrent");
+    }
     settings_.bootstrap_port = read_port(config, kBootstrapPortKey);
     settings_.p2p_port = read_port(config, kP2pPortKey);
     require(config, kProtocolKey, kProtocol);
@@ -136,7 +154,7 @@ class VllmBackend {
 
   sdk::Host host_;
   Settings settings_;
-  BootstrapMemory memory_;
+  PrefillMemory memory_;
 };
 
 constexpr sdk::Declaration kDeclaration{

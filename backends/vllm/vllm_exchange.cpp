@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "backends/json_text/json_text.hpp"
 #include "backends/vllm/decode_first_exchange.hpp"
@@ -10,6 +11,8 @@
 #include "backends/vllm/leg_bodies.hpp"
 #include "backends/vllm/leg_headers.hpp"
 #include "backends/vllm/mooncake_exchange.hpp"
+#include "backends/vllm/prefill_memory.hpp"
+#include "backends/vllm/push_exchange.hpp"
 #include "backends/vllm/request_shape.hpp"
 #include "backends/vllm/transfer_params.hpp"
 
@@ -21,7 +24,7 @@ constexpr std::uint32_t kReleaseDeadlineMs = 5000;
 }  // namespace
 
 std::unique_ptr<sdk::Exchange> begin_exchange(const Settings& settings, const sdk::Host& host,
-                                              BootstrapMemory& memory, const handoff_request& request,
+                                              PrefillMemory& memory, const handoff_request& request,
                                               sdk::Turn& turn) {
   const auto run_decode_only = [&](std::string_view reason) {
     turn.decode_only(reason, DecodeHeaders(request).fields());
@@ -45,24 +48,32 @@ std::unique_ptr<sdk::Exchange> begin_exchange(const Settings& settings, const sd
     exchange->start(request.now_ms, turn);
     return exchange;
   }
-  if (settings.connector == Connector::shared_storage && asks_for_threshold(body)) {
-    auto exchange = std::make_unique<DecodeFirstExchange>(settings, host, request, *endpoint);
+  if (settings.connector == Connector::nixl_push && settings.push_order == PushOrder::concurrent) {
+    if (const auto* address = memory.push.find(rank_key(request), request.now_ms)) {
+      auto exchange = std::make_unique<PushExchange>(settings, host, memory, request, *endpoint, *address);
+      exchange->start(turn);
+      return exchange;
+    }
+  }
+  if (settings.connector == Connector::shared_storage && asks_for_threshold(body, *endpoint)) {
+    auto exchange = std::make_unique<DecodeFirstExchange>(settings, host, memory, request, *endpoint);
     exchange->start(turn);
     return exchange;
   }
-  auto exchange = std::make_unique<VllmExchange>(settings, host, request, *endpoint);
+  auto exchange = std::make_unique<VllmExchange>(settings, host, memory, request, *endpoint);
   exchange->start_prefill(turn);
   return exchange;
 }
 
-VllmExchange::VllmExchange(const Settings& settings, const sdk::Host& host, const handoff_request& request,
-                           const Endpoint& endpoint, std::uint32_t used_legs)
+VllmExchange::VllmExchange(const Settings& settings, const sdk::Host& host, PrefillMemory& memory,
+                           const handoff_request& request, const Endpoint& endpoint, std::uint32_t used_legs)
     : settings_(settings),
       host_(host),
+      memory_(memory),
       request_(request),
       body_(request.body),
       endpoint_(endpoint),
-      leg_(used_legs) {}
+      used_legs_(used_legs) {}
 
 void VllmExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
   if (event.kind == HANDOFF_EVENT_END) {
@@ -90,6 +101,8 @@ void VllmExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
 
 void VllmExchange::start_prefill(sdk::Turn& turn) {
   phase_ = Phase::prefilling;
+  // A name that was used may still stand for blocks of the first try.
+  if (settings_.connector == Connector::nixl_push) request_id_ = pairing_id(host_, request_);
   TransferParams named;
   std::string_view ask;
   if (is_nixl(settings_.connector)) {
@@ -105,10 +118,12 @@ void VllmExchange::start_prefill(sdk::Turn& turn) {
   const auto body = prefill_body(host_, body_, endpoint_, ask, wants_tokens());
   // The client's own rank is about the engine it means to talk to; prefill may have fewer ranks and refuse
   // it.
-  const std::array headers{
-      sdk::header(kEngineRankHeader, chosen_rank(request_, kPrefillRankHeader).value_or(""))};
+  const std::array all_headers{
+      sdk::header(kEngineRankHeader, chosen_rank(request_, kPrefillRankHeader).value_or("")),
+      sdk::header(kRequestIdHeader, request_id_)};
+  const auto headers = std::span(all_headers).first(request_id_.empty() ? 1 : 2);
   sdk::Leg leg;
-  leg.id = ++leg_;
+  leg.id = leg_ = ++used_legs_;
   leg.role = HANDOFF_ROLE_PREFILL;
   leg.target = HANDOFF_TARGET_PREFILL;
   leg.reply = HANDOFF_REPLY_COLLECT;
@@ -116,6 +131,13 @@ void VllmExchange::start_prefill(sdk::Turn& turn) {
   leg.headers = headers;
   leg.body = body;
   turn.start(leg);
+}
+
+void VllmExchange::continue_after(const handoff_event& prefill_done, std::string request_id,
+                                  sdk::Turn& turn) {
+  request_id_ = std::move(request_id);
+  leg_ = prefill_done.leg;
+  on_prefill_done(prefill_done, turn);
 }
 
 /// Only chat requests are tokenized by a template, and only NIXL's decode takes tokens.
@@ -143,8 +165,17 @@ void VllmExchange::on_prefill_done(const handoff_event& event, sdk::Turn& turn) 
     }
     case HandoffParams::Kind::valid:
       params_ = handoff.params;
+      learn_address(event.now_ms);
       start_decode(wants_tokens() ? handoff.tokens : std::string_view{}, turn);
   }
+}
+
+/// For the requests after this one, which need not wait for prefill.
+void VllmExchange::learn_address(std::uint64_t now_ms) {
+  if (settings_.connector != Connector::nixl_push || settings_.push_order != PushOrder::concurrent) return;
+  const bool chosen = chosen_rank(request_, kPrefillRankHeader).has_value();
+  if (auto address = read_push_address(host_.json(params_), chosen))
+    memory_.push.remember(rank_key(request_), std::move(*address), now_ms);
 }
 
 void VllmExchange::on_missing_handoff(std::string_view reason, std::string_view cause, sdk::Turn& turn) {
@@ -171,9 +202,9 @@ void VllmExchange::start_decode(std::string_view tokens, sdk::Turn& turn) {
         '}';
   }
   const auto body = decode_body(host_, body_, endpoint_, tokens.empty() ? params_ : with_tokens);
-  const DecodeHeaders headers(request_);
+  const DecodeHeaders headers(request_, request_id_);
   sdk::Leg leg;
-  leg.id = ++leg_;
+  leg.id = leg_ = ++used_legs_;
   leg.role = HANDOFF_ROLE_DECODE;
   leg.target = HANDOFF_TARGET_LOCAL;
   leg.reply = HANDOFF_REPLY_RELAY;
@@ -220,7 +251,7 @@ void VllmExchange::on_end(const handoff_event& event, sdk::Turn& turn) {
 void VllmExchange::release(sdk::Turn& turn) {
   const std::string salt = '"' + random_name(host_) + '"';
   const auto body = release_body(host_, body_, endpoint_, params_, salt);
-  const DecodeHeaders headers(request_);
+  const DecodeHeaders headers(request_, request_id_);
   sdk::Leg leg;
   leg.role = HANDOFF_ROLE_AUXILIARY;
   leg.target = HANDOFF_TARGET_LOCAL;

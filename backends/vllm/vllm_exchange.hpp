@@ -11,12 +11,12 @@
 
 namespace handoff::vllm {
 
-class BootstrapMemory;
+struct PrefillMemory;
 
 /// Begins a request: either settles it at once (decode-only, or an error) and returns null, or starts its
 /// first legs.
 std::unique_ptr<sdk::Exchange> begin_exchange(const Settings& settings, const sdk::Host& host,
-                                              BootstrapMemory& memory, const handoff_request& request,
+                                              PrefillMemory& memory, const handoff_request& request,
                                               sdk::Turn& turn);
 
 /// One request as prefill, then decode. Lives from begin() to end(); used on one thread.
@@ -30,10 +30,12 @@ std::unique_ptr<sdk::Exchange> begin_exchange(const Settings& settings, const sd
 class VllmExchange final : public sdk::Exchange {
  public:
   /// `used_legs`: ids up to this one are taken.
-  VllmExchange(const Settings& settings, const sdk::Host& host, const handoff_request& request,
-               const Endpoint& endpoint, std::uint32_t used_legs = 0);
+  VllmExchange(const Settings& settings, const sdk::Host& host, PrefillMemory& memory,
+               const handoff_request& request, const Endpoint& endpoint, std::uint32_t used_legs = 0);
 
   void start_prefill(sdk::Turn& turn);
+  /// Goes on from a good prefill reply to a leg that another exchange started, with this request id.
+  void continue_after(const handoff_event& prefill_done, std::string request_id, sdk::Turn& turn);
   void on_event(const handoff_event& event, sdk::Turn& turn) override;
 
  private:
@@ -43,6 +45,7 @@ class VllmExchange final : public sdk::Exchange {
 
   bool wants_tokens() const;
   void on_prefill_done(const handoff_event& event, sdk::Turn& turn);
+  void learn_address(std::uint64_t now_ms);
   void on_missing_handoff(std::string_view reason, std::string_view cause, sdk::Turn& turn);
   /// `tokens`: the prompt's ids as a JSON list, or empty.
   void start_decode(std::string_view tokens, sdk::Turn& turn);
@@ -52,11 +55,14 @@ class VllmExchange final : public sdk::Exchange {
 
   const Settings& settings_;
   const sdk::Host& host_;
+  PrefillMemory& memory_;
   const handoff_request request_;
   const sdk::Object body_;
   const Endpoint& endpoint_;
   Phase phase_ = Phase::prefilling;
-  std::uint32_t leg_;  ///< the running leg
+  std::uint32_t used_legs_;
+  std::uint32_t leg_ = 0;   ///< the running leg
+  std::string request_id_;  ///< of our legs, where the engines pair them by it; else empty
   bool tried_again_ = false;
   std::string params_;  ///< the handoff we hold; empty: none
   Delivery delivery_ = Delivery::unsent;

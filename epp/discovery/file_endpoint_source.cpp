@@ -1,6 +1,7 @@
 #include "epp/discovery/file_endpoint_source.hpp"
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -49,12 +50,14 @@ FileText read_file(const std::string& path) {
     out.error = "can't be opened";
     return out;
   }
-  std::string buffer(kMaxEndpointsFileBytes + 1, '\0');
-  file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-  buffer.resize(static_cast<std::size_t>(file.gcount()));
+  // Piece by piece: to fill room for the largest file allowed took longer than all else of a start.
+  std::array<char, 16 * 1024> piece;
+  while (file && out.text.size() <= kMaxEndpointsFileBytes) {
+    file.read(piece.data(), piece.size());
+    out.text.append(piece.data(), static_cast<std::size_t>(file.gcount()));
+  }
   // A directory opens but does not read.
   if (file.bad() || (file.fail() && !file.eof())) out.error = "can't be read";
-  out.text = std::move(buffer);
   return out;
 }
 

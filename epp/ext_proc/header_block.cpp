@@ -8,10 +8,18 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
+void HeaderBlock::reserve(std::size_t fields, std::size_t bytes) {
+  fields_.reserve(fields);
+  text_.reserve(bytes);
+}
+
 void HeaderBlock::add(std::string_view name, std::string_view value) {
   fields_.push_back({static_cast<std::uint32_t>(text_.size()), static_cast<std::uint32_t>(name.size()),
                      static_cast<std::uint32_t>(value.size())});
-  for (const char c : name) text_ += c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+  text_ += name;
+  for (std::size_t i = text_.size() - name.size(); i < text_.size(); ++i) {
+    if (text_[i] >= 'A' && text_[i] <= 'Z') text_[i] = static_cast<char>(text_[i] + ('a' - 'A'));
+  }
   text_ += value;
 }
 

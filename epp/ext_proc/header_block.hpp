@@ -12,6 +12,8 @@ namespace handoff::epp {
 // A message's header fields in one piece of memory. Names are kept in lower case, as HTTP/2 has them.
 class HeaderBlock {
  public:
+  // Of names and values together.
+  void reserve(std::size_t fields, std::size_t bytes);
   void add(std::string_view name, std::string_view value);
 
   std::size_t size() const { return fields_.size(); }

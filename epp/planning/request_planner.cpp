@@ -227,6 +227,7 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
     }
     const Selectors& selectors = planner_.parts_.selectors;
     std::vector<Plan::Wish> round;
+    round.reserve(kLegs);
     round.push_back(
         {.leg = Leg::kDestination, .service = selectors.destination, .request = destination_request()});
     const bool decide_later = wants_prefill() && config().conditional_disaggregation;

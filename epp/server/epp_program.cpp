@@ -1,5 +1,7 @@
 #include "epp/server/epp_program.hpp"
 
+#include <sched.h>
+
 #include <csignal>
 #include <ctime>
 
@@ -41,7 +43,11 @@ bool wait_for_signal(milliseconds patience) {
 
 std::size_t thread_count(const EppConfig& config) {
   if (config.threads != 0) return config.threads;
-  return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kMostDefaultThreads);
+  // Those that we may use: containers are often bound to a few of a machine's.
+  cpu_set_t allowed;
+  const bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+  const std::size_t cores = known ? static_cast<std::size_t>(CPU_COUNT(&allowed)) : 1;
+  return std::clamp<std::size_t>(cores, 1, kMostDefaultThreads);
 }
 
 void log_start(const EppConfig& config, const ExtProcServer& server) {
@@ -80,14 +86,14 @@ void drain(const EppConfig& config, ExtProcServer& server) {
 
 }  // namespace
 
-void block_stop_signals() {
+void prepare_process() {
+  let_queues_wait_apart();
   const sigset_t signals = stop_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
 void run_epp(EppConfig& config, EndpointSource& source, Tokenizer* tokenizer,
              const std::vector<std::string>& warnings) {
-  block_stop_signals();
   static std::atomic<std::uint64_t> buffered_bytes{0};
   config.limits.buffered_bytes = &buffered_bytes;
   Picker picker(config, tokenizer);

@@ -12,12 +12,12 @@ namespace handoff::epp {
 // Runs the Endpoint Picker until SIGTERM or SIGINT, then drains: not ready at once, serving on for the drain
 // delay, then no new streams, then the rest up to the drain timeout. A second signal cuts this short.
 //
-// Call on the main thread, before any other thread exists: signals are blocked here for all of them.
+// Call on the main thread, after prepare_process().
 // `tokenizer` may be null. Throws std::runtime_error when it can't start.
 void run_epp(EppConfig& config, EndpointSource& source, Tokenizer* tokenizer,
              const std::vector<std::string>& warnings = {});
 
-// Keeps SIGTERM and SIGINT for run_epp(); for programs whose sources start threads before.
-void block_stop_signals();
+// Before any other thread is there: keeps SIGTERM and SIGINT for run_epp(), and says how gRPC is to wait.
+void prepare_process();
 
 }  // namespace handoff::epp

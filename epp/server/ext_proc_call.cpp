@@ -60,9 +60,6 @@ void ExtProcCall::on_event(void* raw, bool ok) {
       call.wakes_.fetch_sub(1);
       call.life_.on_wake();
       break;
-    case Operation::kTimeout:
-      call.on_timeout(ok);
-      break;
   }
   call.advance();
 }
@@ -95,7 +92,14 @@ void ExtProcCall::on_read(bool ok) {
     life_.on_stream_ended();
     return;
   }
-  deliver(incoming_, first_message_, stream_);
+  WireRequest& message = host_.codec->fresh_request();
+  if (!grpc::SerializationTraits<WireRequest>::Deserialize(&incoming_, &message).ok()) {
+    malformed_ = true;
+    peer_closed_ = true;
+    life_.on_stream_ended();
+    return;
+  }
+  deliver(message, first_message_, stream_);
   if (std::exchange(first_message_, false) && stream_.response_mode() != BodyMode::kFullDuplex &&
       !stream_.observes_only()) {
     warn_of_response_mode(stream_.response_mode());
@@ -110,21 +114,23 @@ void ExtProcCall::on_written(bool ok) {
   life_.on_stream_ended();
 }
 
-// Most bodies come with their headers; only those that don't are worth a timer.
 void ExtProcCall::watch_body() {
   const bool wants = stream_.receives_request() && !stream_.ended();
-  if (wants && !watching_body_) {
-    watching_body_ = true;
-    body_alarm_.Set(host_.queue, std::chrono::system_clock::now() + host_.request_body_timeout,
-                    tag(Operation::kTimeout));
-  } else if (!wants && watching_body_) {
-    body_alarm_.Cancel();
+  if (!wants) {
+    forget_body();
+  } else if (!body_deadline_) {
+    body_deadline_ = host_.deadlines->add(*this);
   }
 }
 
-void ExtProcCall::on_timeout(bool fired) {
-  watching_body_ = false;
-  if (fired && !peer_closed_ && !broken_) stream_.on_request_timeout();
+void ExtProcCall::forget_body() {
+  if (body_deadline_) host_.deadlines->remove(*std::exchange(body_deadline_, std::nullopt));
+}
+
+void ExtProcCall::on_body_timeout() {
+  body_deadline_.reset();
+  if (!peer_closed_ && !broken_) stream_.on_request_timeout();
+  advance();
 }
 
 void ExtProcCall::advance() {
@@ -141,21 +147,26 @@ void ExtProcCall::advance() {
 }
 
 void ExtProcCall::send(Answer answer) {
-  encode(std::move(answer), host_.retry_after_secs, outgoing_);
+  // Turned into bytes here and now, so the next answer may have the same memory.
+  grpc::ByteBuffer outgoing;
+  bool own_buffer = false;
+  (void)grpc::SerializationTraits<WireResponse>::Serialize(host_.codec->encode(std::move(answer)), &outgoing,
+                                                           &own_buffer);
   if (stream_.ended()) {  // that was the last
     finishing_ = true;
-    rpc_.WriteAndFinish(outgoing_, grpc::WriteOptions(), grpc::Status::OK, tag(Operation::kFinish));
+    rpc_.WriteAndFinish(outgoing, grpc::WriteOptions(), grpc::Status::OK, tag(Operation::kFinish));
     return;
   }
   writing_ = true;
   // Never with a buffer hint: a first write that carries one may wait for ever, as it ends only when the
   // initial metadata is sent, which the hint holds back (gRPC 1.51).
-  rpc_.Write(outgoing_, tag(Operation::kWrite));
+  rpc_.Write(outgoing, tag(Operation::kWrite));
 }
 
 void ExtProcCall::finish() {
   finishing_ = true;
   grpc::Status status = grpc::Status::OK;
+  if (malformed_) status = grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "not a ProcessingRequest");
   if (const auto& end = stream_.ended(); end && end->status != StreamStatus::kOk) {
     warn_of_failed_stream(*end);
     status = grpc::Status(static_cast<grpc::StatusCode>(end->status), end->message);
@@ -167,10 +178,7 @@ void ExtProcCall::leave_if_done() {
   if (!finished_ || reading_ || writing_) return;
   // Nothing wakes it after this.
   life_.on_stream_ended();
-  if (watching_body_) {
-    body_alarm_.Cancel();
-    return;
-  }
+  forget_body();
   if (wakes_.load() != 0) return;
   host_.open_streams->fetch_sub(1, std::memory_order_relaxed);
   delete this;

@@ -3,27 +3,35 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/byte_buffer.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "envoy/service/ext_proc/v3/external_processor.grpc.pb.h"
 #include "epp/ext_proc/ext_proc_stream.hpp"
 #include "epp/planning/request_life.hpp"
+#include "epp/server/body_deadlines.hpp"
+#include "epp/server/message_codec.hpp"
 
 namespace handoff::epp {
 
 class ExtProcCall;
 
-// What calls of one queue share; that queue's thread only, but for the counter.
+// Messages come and go as bytes, so that they are read and written in memory that all calls of a queue use.
+using RawExternalProcessor = envoy::service::ext_proc::v3::ExternalProcessor::WithRawMethod_Process<
+    envoy::service::ext_proc::v3::ExternalProcessor::Service>;
+
+// What calls of one queue share; that queue's thread only, but for the counters.
 struct CallHost {
-  envoy::service::ext_proc::v3::ExternalProcessor::AsyncService* service = nullptr;
+  RawExternalProcessor* service = nullptr;
   grpc::ServerCompletionQueue* queue = nullptr;
   const ExtProcLimits* limits = nullptr;
   const LifeServices* life = nullptr;
-  std::uint64_t retry_after_secs = 0;
-  std::chrono::milliseconds request_body_timeout{0};
+  MessageCodec* codec = nullptr;
+  BodyDeadlines* deadlines = nullptr;
   std::atomic<std::size_t>* open_streams = nullptr;
   std::atomic<std::size_t>* live_calls = nullptr;  // those that wait for a stream, too
 };
@@ -32,9 +40,9 @@ struct CallHost {
 // and one write at a time.
 //
 // Owns itself: made by listen(), gone when its last operation came back. Thread: its queue's.
-class ExtProcCall {
+class ExtProcCall final : private BodyWaiter {
  public:
-  enum class Operation : std::uint8_t { kAccept, kRead, kWrite, kFinish, kWake, kTimeout };
+  enum class Operation : std::uint8_t { kAccept, kRead, kWrite, kFinish, kWake };
   struct Tag {
     ExtProcCall* call = nullptr;
     Operation operation = Operation::kAccept;
@@ -52,27 +60,25 @@ class ExtProcCall {
   void on_accepted(bool ok);
   void on_read(bool ok);
   void on_written(bool ok);
-  void on_timeout(bool fired);
+  void on_body_timeout() override;
   void advance();
   void send(Answer answer);
   void finish();
   void watch_body();
+  void forget_body();
   void leave_if_done();
   void wake();
   void* tag(Operation operation) { return &tags_[static_cast<std::size_t>(operation)]; }
 
   CallHost& host_;
-  std::array<Tag, 6> tags_;
+  std::array<Tag, 5> tags_;
   grpc::ServerContext context_;
-  grpc::ServerAsyncReaderWriter<envoy::service::ext_proc::v3::ProcessingResponse,
-                                envoy::service::ext_proc::v3::ProcessingRequest>
-      rpc_;
-  envoy::service::ext_proc::v3::ProcessingRequest incoming_;
-  envoy::service::ext_proc::v3::ProcessingResponse outgoing_;
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> rpc_;
+  grpc::ByteBuffer incoming_;
   RequestLife life_;
   ExtProcStream stream_;
   grpc::Alarm wake_alarm_;
-  grpc::Alarm body_alarm_;
+  std::optional<BodyDeadlines::Place> body_deadline_;  // while the body is not here
 
   std::atomic<std::uint32_t> wakes_{0};  // on their way
   bool first_message_ = true;
@@ -82,7 +88,7 @@ class ExtProcCall {
   bool finished_ = false;
   bool peer_closed_ = false;  // no further messages will come
   bool broken_ = false;       // a write failed: nothing arrives any more
-  bool watching_body_ = false;
+  bool malformed_ = false;    // what came is no message of this protocol
 };
 
 }  // namespace handoff::epp

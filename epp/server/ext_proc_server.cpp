@@ -6,6 +6,7 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -18,8 +19,6 @@
 
 namespace handoff::epp {
 namespace {
-
-using envoy::service::ext_proc::v3::ExternalProcessor;
 
 constexpr unsigned kCertificateCheckSeconds = 1;
 // Streams that may begin before the queue's thread looks again.
@@ -83,6 +82,14 @@ void set_health(grpc::Server& server, bool ready) {
 
 }  // namespace
 
+// gRPC's usual engine has all threads wait on one epoll set, one at a time: whenever the thread of a stream
+// gets work, it first wakes another (of health checks, say) to wait in its place, which then receives what
+// comes next and has to hand it back. With this engine each queue's thread waits for its own connections,
+// which are few.
+void let_queues_wait_apart() {
+  setenv("GRPC_POLL_STRATEGY", "poll", 0);
+}
+
 class ExtProcServer::Impl {
  public:
   Impl(ExtProcServerOptions options, const LifeServices& life) : options_(std::move(options)) {
@@ -108,6 +115,7 @@ class ExtProcServer::Impl {
     server_->Shutdown(std::chrono::system_clock::now() + patience);
     // A call that ends still needs its queue.
     for (std::size_t left = live_calls_; left != 0; left = live_calls_) live_calls_.wait(left);
+    for (auto& deadlines : deadlines_) deadlines->stop();
     for (auto& queue : queues_) queue->Shutdown();
     for (auto& thread : threads_) thread.join();
     health_server_->Shutdown(std::chrono::system_clock::now());
@@ -141,15 +149,16 @@ class ExtProcServer::Impl {
     require_port(server_, port_, options_.port, "DYN_EPP_GRPC_PORT");
     set_health(*server_, false);
     for (auto& queue : queues_) {
-      hosts_.push_back(
-          std::make_unique<CallHost>(CallHost{.service = &service_,
-                                              .queue = queue.get(),
-                                              .limits = &options_.limits,
-                                              .life = &life,
-                                              .retry_after_secs = options_.retry_after_secs,
-                                              .request_body_timeout = options_.request_body_timeout,
-                                              .open_streams = &open_streams_,
-                                              .live_calls = &live_calls_}));
+      codecs_.push_back(std::make_unique<MessageCodec>(options_.retry_after_secs));
+      deadlines_.push_back(std::make_unique<BodyDeadlines>(*queue, options_.request_body_timeout));
+      hosts_.push_back(std::make_unique<CallHost>(CallHost{.service = &service_,
+                                                           .queue = queue.get(),
+                                                           .limits = &options_.limits,
+                                                           .life = &life,
+                                                           .codec = codecs_.back().get(),
+                                                           .deadlines = deadlines_.back().get(),
+                                                           .open_streams = &open_streams_,
+                                                           .live_calls = &live_calls_}));
       for (int i = 0; i < kListeningCalls; ++i) ExtProcCall::listen(*hosts_.back());
       threads_.emplace_back([host = hosts_.back().get()] { run(*host); });
     }
@@ -158,7 +167,13 @@ class ExtProcServer::Impl {
   static void run(CallHost& host) {
     void* tag = nullptr;
     bool ok = false;
-    while (host.queue->Next(&tag, &ok)) ExtProcCall::on_event(tag, ok);
+    while (host.queue->Next(&tag, &ok)) {
+      if (tag == host.deadlines) {
+        host.deadlines->on_alarm();
+      } else {
+        ExtProcCall::on_event(tag, ok);
+      }
+    }
   }
 
   void require_port(const std::unique_ptr<grpc::Server>& server, int port, std::uint16_t wanted,
@@ -168,11 +183,13 @@ class ExtProcServer::Impl {
   }
 
   ExtProcServerOptions options_;
-  ExternalProcessor::AsyncService service_;
+  RawExternalProcessor service_;
   std::unique_ptr<Introspection> introspection_;
   std::unique_ptr<grpc::Server> health_server_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::unique_ptr<grpc::Server> server_;
+  std::vector<std::unique_ptr<MessageCodec>> codecs_;
+  std::vector<std::unique_ptr<BodyDeadlines>> deadlines_;
   std::vector<std::unique_ptr<CallHost>> hosts_;
   std::vector<std::thread> threads_;
   std::atomic<std::size_t> open_streams_{0};

@@ -25,6 +25,10 @@ struct ExtProcServerOptions {
   std::function<std::string()> report;  // JSON; null: not served
 };
 
+// Chooses how gRPC's threads wait for the network. Before any other thread is there and before anything else
+// of gRPC.
+void let_queues_wait_apart();
+
 // The gRPC side: ext_proc streams on completion queues, one per thread, and health checks on both ports under
 // every name in use. A stream belongs to one queue's thread from its first message to its end.
 //

@@ -74,7 +74,7 @@ int refuse(const std::string& why) {
 }
 
 int run(EppConfig& config, const std::vector<std::string>& warnings) {
-  block_stop_signals();  // before any thread
+  prepare_process();  // before any thread
   std::string error;
   const auto tokenizer = make_tokenizer(config, error);
   if (!error.empty()) return refuse("DYN_EPP_TOKENIZER_SERVICE_URL: " + error);

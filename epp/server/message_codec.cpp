@@ -1,6 +1,10 @@
 #include "epp/server/message_codec.hpp"
 
+#include <array>
+#include <cstddef>
 #include <utility>
+
+#include <google/protobuf/arena.h>
 
 #include "envoy/service/ext_proc/v3/external_processor.pb.h"
 #include "epp/ext_proc/routing_headers.hpp"
@@ -19,6 +23,9 @@ const std::string& value_of(const core::HeaderValue& header) {
 
 HeaderBlock block_of(const core::HeaderMap& map) {
   HeaderBlock block;
+  std::size_t bytes = 0;
+  for (const auto& header : map.headers()) bytes += header.key().size() + value_of(header).size();
+  block.reserve(static_cast<std::size_t>(map.headers_size()), bytes);
   for (const auto& header : map.headers()) block.add(header.key(), value_of(header));
   return block;
 }
@@ -90,40 +97,58 @@ bool sets(const RouteAnswer& route, std::string_view name) {
   return false;
 }
 
-void encode_route(const RouteAnswer& route, WireResponse& out) {
-  auto& common = *out.mutable_request_headers()->mutable_response();
-  common.set_clear_route_cache(true);
-  auto& mutation = *common.mutable_header_mutation();
+// Beside what each answer changes, a route is the same message every time.
+void start_route(WireResponse& out) {
+  out.mutable_request_headers()->mutable_response()->set_clear_route_cache(true);
+  // The same as the header, for gateways that route by metadata.
+  Struct& endpoint = *(*out.mutable_dynamic_metadata()->mutable_fields())[std::string(kDestinationNamespace)]
+                          .mutable_struct_value();
+  (*endpoint.mutable_fields())[std::string(kDestinationHeader)].set_string_value("");
+}
+
+google::protobuf::Value& destination_metadata(WireResponse& out) {
+  auto& space = out.mutable_dynamic_metadata()->mutable_fields()->at(std::string(kDestinationNamespace));
+  return space.mutable_struct_value()->mutable_fields()->at(std::string(kDestinationHeader));
+}
+
+void change_route(const RouteAnswer& route, google::protobuf::Value& metadata, WireResponse& out) {
+  auto& mutation = *out.mutable_request_headers()->mutable_response()->mutable_header_mutation();
+  // Cleared elements keep their memory for the next ones.
+  mutation.mutable_set_headers()->Clear();
+  mutation.mutable_remove_headers()->Clear();
   set_header(mutation, kDestinationHeader, route.destination);
   for (const auto& [name, value] : route.set_headers) set_header(mutation, name, value);
   for (const std::string_view name : controlled_headers()) {
     if (!sets(route, name)) mutation.add_remove_headers(name.data(), name.size());
   }
   if (route.replaced_body) mutation.add_remove_headers("content-length");
-  // The same as the header, for gateways that route by metadata.
-  Struct& endpoint = *(*out.mutable_dynamic_metadata()->mutable_fields())[std::string(kDestinationNamespace)]
-                          .mutable_struct_value();
-  (*endpoint.mutable_fields())[std::string(kDestinationHeader)].set_string_value(route.destination);
+  metadata.set_string_value(route.destination);
 }
 
-void encode_headers(HeadersAnswer&& answer, WireResponse& out) {
-  if (answer.route) {
-    encode_route(*answer.route, out);
-    return;
+wire::StreamedBodyResponse& start_streamed(wire::BodyResponse& out) {
+  return *out.mutable_response()->mutable_body_mutation()->mutable_streamed_response();
+}
+
+void change_streamed(BodyAnswer&& answer, wire::StreamedBodyResponse& streamed) {
+  *streamed.mutable_body() = std::move(answer.bytes);
+  streamed.set_end_of_stream(answer.end_of_stream);
+}
+
+// The answers without content: "continue".
+void encode_plain(const Answer& answer, WireResponse& out) {
+  if (const auto* headers = std::get_if<HeadersAnswer>(&answer)) {
+    auto* mine = headers->direction == Direction::kRequest ? out.mutable_request_headers()
+                                                           : out.mutable_response_headers();
+    mine->mutable_response();
+  } else if (const auto* body = std::get_if<BodyAnswer>(&answer)) {
+    auto* mine =
+        body->direction == Direction::kRequest ? out.mutable_request_body() : out.mutable_response_body();
+    mine->mutable_response();
+  } else if (std::get<TrailersAnswer>(answer).direction == Direction::kRequest) {
+    out.mutable_request_trailers();
+  } else {
+    out.mutable_response_trailers();
   }
-  auto* headers = answer.direction == Direction::kRequest ? out.mutable_request_headers()
-                                                          : out.mutable_response_headers();
-  headers->mutable_response();
-}
-
-void encode_body(BodyAnswer&& answer, WireResponse& out) {
-  auto* body =
-      answer.direction == Direction::kRequest ? out.mutable_request_body() : out.mutable_response_body();
-  auto* common = body->mutable_response();
-  if (!answer.streamed) return;
-  auto* streamed = common->mutable_body_mutation()->mutable_streamed_response();
-  *streamed->mutable_body() = std::move(answer.bytes);
-  streamed->set_end_of_stream(answer.end_of_stream);
 }
 
 void encode_refusal(const Refusal& refusal, std::uint64_t retry_after_secs, WireResponse& out) {
@@ -174,21 +199,69 @@ void deliver(WireRequest& message, bool is_first, ExtProcStream& stream) {
   }
 }
 
-void encode(Answer&& answer, std::uint64_t retry_after_secs, WireResponse& out) {
-  out.Clear();
-  if (auto* headers = std::get_if<HeadersAnswer>(&answer)) {
-    encode_headers(std::move(*headers), out);
-  } else if (auto* body = std::get_if<BodyAnswer>(&answer)) {
-    encode_body(std::move(*body), out);
-  } else if (const auto* trailers = std::get_if<TrailersAnswer>(&answer)) {
-    if (trailers->direction == Direction::kRequest) {
-      out.mutable_request_trailers();
-    } else {
-      out.mutable_response_trailers();
-    }
-  } else {
-    encode_refusal(std::get<Refusal>(answer), retry_after_secs, out);
+class MessageCodec::Impl {
+ public:
+  explicit Impl(std::uint64_t retry_after_secs)
+      : retry_after_secs_(retry_after_secs), arena_(arena_options()) {
+    start_route(route_);
+    destination_ = &destination_metadata(route_);
+    request_piece_ = &start_streamed(*request_body_.mutable_request_body());
+    response_piece_ = &start_streamed(*response_body_.mutable_response_body());
   }
+
+  WireRequest& fresh_request() {
+    arena_.Reset();
+    return *google::protobuf::Arena::CreateMessage<WireRequest>(&arena_);
+  }
+
+  const WireResponse& encode(Answer&& answer) {
+    if (auto* headers = std::get_if<HeadersAnswer>(&answer); headers != nullptr && headers->route) {
+      change_route(*headers->route, *destination_, route_);
+      return route_;
+    }
+    if (auto* body = std::get_if<BodyAnswer>(&answer); body != nullptr && body->streamed) {
+      const bool is_request = body->direction == Direction::kRequest;
+      change_streamed(std::move(*body), is_request ? *request_piece_ : *response_piece_);
+      return is_request ? request_body_ : response_body_;
+    }
+    other_.Clear();
+    if (const auto* refusal = std::get_if<Refusal>(&answer)) {
+      encode_refusal(*refusal, retry_after_secs_, other_);
+    } else {
+      encode_plain(answer, other_);
+    }
+    return other_;
+  }
+
+ private:
+  google::protobuf::ArenaOptions arena_options() {
+    google::protobuf::ArenaOptions options;
+    options.initial_block = block_.data();
+    options.initial_block_size = block_.size();
+    return options;
+  }
+
+  const std::uint64_t retry_after_secs_;
+  // As much as the headers of most requests take.
+  alignas(std::max_align_t) std::array<char, 16 * 1024> block_;
+  google::protobuf::Arena arena_;
+  WireResponse route_;
+  google::protobuf::Value* destination_;  // within route_
+  WireResponse request_body_;
+  wire::StreamedBodyResponse* request_piece_;
+  WireResponse response_body_;
+  wire::StreamedBodyResponse* response_piece_;
+  WireResponse other_;
+};
+
+MessageCodec::MessageCodec(std::uint64_t retry_after_secs)
+    : impl_(std::make_unique<Impl>(retry_after_secs)) {}
+MessageCodec::~MessageCodec() = default;
+WireRequest& MessageCodec::fresh_request() {
+  return impl_->fresh_request();
+}
+const WireResponse& MessageCodec::encode(Answer&& answer) {
+  return impl_->encode(std::move(answer));
 }
 
 }  // namespace handoff::epp

@@ -72,12 +72,6 @@ void BracketStack::shrink() {
   depth_ = 0;
 }
 
-std::size_t skip_space(std::string_view text, std::size_t at) {
-  while (at < text.size() && (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r'))
-    ++at;
-  return at;
-}
-
 std::size_t find_closing_quote(std::string_view text, std::size_t begin) {
   int blocks_without_quote = 0;
   std::size_t at = begin;

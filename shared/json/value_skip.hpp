@@ -32,17 +32,28 @@ class BracketStack {
 };
 
 /// Offset of the first byte at or after `at` that is not a space, tab, line feed or carriage return.
-std::size_t skip_space(std::string_view text, std::size_t at);
+inline std::size_t skip_space(std::string_view text, std::size_t at) {
+  while (at < text.size() && text[at] <= ' ' &&
+         (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r')) {
+    ++at;
+  }
+  return at;
+}
 
 /// Offset of the quote that closes the string whose first byte after the opening quote is `begin`.
 std::size_t find_closing_quote(std::string_view text, std::size_t begin);
 
-/// The same for a string of at most 15 bytes without a backslash, as most keys and small values are; kNoEnd
+/// The same for a string of at most 31 bytes without a backslash, as most keys and small values are; kNoEnd
 /// when it is not known to be one.
 inline std::size_t find_short_string_end(std::string_view text, std::size_t begin) {
   if (text.size() - begin < block::kSize) return kNoEnd;
-  const std::uint32_t mask = block::quotes_and_backslashes(text.data() + begin);
-  if (mask == 0) return kNoEnd;
+  std::uint32_t mask = block::quotes_and_backslashes(text.data() + begin);
+  if (mask == 0) {
+    begin += block::kSize;
+    if (text.size() - begin < block::kSize) return kNoEnd;
+    mask = block::quotes_and_backslashes(text.data() + begin);
+    if (mask == 0) return kNoEnd;
+  }
   const std::size_t first = begin + static_cast<std::size_t>(std::countr_zero(mask));
   return text[first] == '"' ? first : kNoEnd;
 }

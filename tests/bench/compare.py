@@ -31,14 +31,19 @@ def add_common_arguments(parser):
     parser.add_argument("--keep-work", action="store_true", help="keep configurations and logs, and print where")
 
 
-def options_of(arguments):
+def environment_of(pairs, flag):
     env = {}
-    for pair in arguments.sidecar_env:
+    for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise RigError(f"--sidecar-env {pair}: must be NAME=VALUE")
+            raise RigError(f"{flag} {pair}: must be NAME=VALUE")
         env[name] = value
-    return Options(arguments.bin, arguments.sidecar, arguments.sidecar_arg, env)
+    return env
+
+
+def options_of(arguments):
+    return Options(arguments.bin, arguments.sidecar, arguments.sidecar_arg,
+                   environment_of(arguments.sidecar_env, "--sidecar-env"))
 
 
 def choose_cores():

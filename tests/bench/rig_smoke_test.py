@@ -130,6 +130,18 @@ class Relay(RigCase):
         self.assertEqual((result["requests"], result["broken"], result["reconnects"]), (200, 0, 0))
 
 
+class TwoLegRelay(RigCase):
+    def test_makes_both_legs_of_a_request_that_names_a_prefill_engine(self):
+        prefill = self.start("bench-fake-engine")
+        relay = self.start("bench-two-leg-relay", "--upstream-port", str(self.engine))
+        for options, legs in (([], 0), (["--header", f"x-prefiller-host-port: 127.0.0.1:{prefill}"], 200)):
+            code, result, error = self.run_tool("bench-load", "--port", relay, "--connections", 4, "--requests", 200,
+                                                "--body-bytes", 262144, *options)
+            self.assertEqual(code, 0, error)
+            self.assertEqual((result["requests"], result["broken"], result["reconnects"]), (200, 0, 0))
+            self.assertEqual(self.stats()["handoffs_taken"], legs)
+
+
 def late_reader(connection, size):
     """Reads `size` bytes in a thread that starts late, so that the sender meets full buffers."""
     received = bytearray()

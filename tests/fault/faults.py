@@ -67,8 +67,20 @@ def _prefill_replies():
 
 def prefill_faults(engine="vllm"):
     faults = transport_faults() + _prefill_replies()
-    handoffs = {"vllm": _handoffs, "sglang": _sglang_ends, "trtllm": _trtllm_handoffs}
+    handoffs = {"vllm": _handoffs, "sglang": _sglang_ends, "trtllm": _trtllm_handoffs,
+                "trtllm-generation-first": _unread_handoffs, "vllm-nixl-push": _handoffs, "vllm-mooncake": list,
+                "vllm-offloading": list, "vllm-shared-storage": list}
+    if engine in ("vllm-offloading", "vllm-shared-storage"):
+        # Nothing of the reply is read: any success will do.
+        faults = [Fault(fault.name, fault.rule, HARMLESS) if fault.name in ("not-json", "sse", "short-length") else fault
+                  for fault in faults]
     return faults + handoffs[engine]()
+
+
+def _unread_handoffs():
+    """Generation has its blocks when context answers: what the answer says of them is nobody's concern."""
+    said = [fault for fault in _trtllm_handoffs() if fault.name != "params-cut"]
+    return [Fault(fault.name, fault.rule, HARMLESS) for fault in said]
 
 
 def _trtllm_handoffs():
@@ -127,8 +139,9 @@ def decode_faults(engine="vllm"):
         # Within a stream's 200 too, as long as nothing has been shown of it.
         faults += [Fault(f"engine-{status}", {"action": "engine_error", "status": status}, statuses=(status,), never_ok=True,
                          generation_only=True) for status in (500, 503)]
-    if engine == "trtllm":
-        # The head of a stream comes before the blocks: who closes because of it does so while they are on their way.
+    if engine.startswith("trtllm"):
+        # Real engines send the head of a stream before they have the blocks, and lose these when the connection closes
+        # meanwhile. After such a head nothing can be read that would tell when they are there.
         for fault in faults:
             if fault.name in ("chunked-and-length", "garbage", "oversize-head"):
                 fault.whole_replies_only = True

@@ -23,20 +23,16 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "mock_engine")]
 
 import faults  # noqa: E402
 import shapes  # noqa: E402
-from mock_engine_client import MockEngine  # noqa: E402
+from fault_engines import CONNECTOR, ENGINE, SANITIZED, TRTLLM, Engines, check_engines  # noqa: E402
 from sidecar_process import SidecarProcess  # noqa: E402
 from wire import Broken, Connection, Nonsense  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("HANDOFF_BIN", HERE.parent.parent / "build/release/bin"))
-MOCK = os.environ.get("HANDOFF_MOCK_ENGINE", str(BIN / "handoff-mock-engine"))
 EXCHANGES = int(os.environ.get("HANDOFF_FAULT_EXCHANGES", "3000"))
-ENGINE = os.environ.get("HANDOFF_FAULT_ENGINE", "vllm")
 CLIENTS = int(os.environ.get("HANDOFF_FAULT_CLIENTS", "48"))
-SANITIZED = os.environ.get("HANDOFF_SANITIZED", "") != ""
 
 # An answer must come within this, whatever the faults: far above every time-out below.
 ANSWER_LIMIT = 60.0
-LEASE_SCALE = 0.3  # of 30 s: above what a healthy handoff can take, short enough to wait for
 SETTINGS = {
     "DYN_SIDECAR_THREADS": "2",
     "DYN_SIDECAR_CONNECT_TIMEOUT_MS": "2000",
@@ -52,54 +48,10 @@ SETTINGS = {
 if SANITIZED:  # everything takes longer, the faults too
     SETTINGS.update(DYN_SIDECAR_READ_TIMEOUT_MS="8000", DYN_SIDECAR_PREFILL_DEADLINE_MS="15000",
                     DYN_SIDECAR_CLIENT_HEADER_TIMEOUT_MS="20000")
-    LEASE_SCALE = 0.6
 
 
 # Said of an answer that may only be if the machine held an engine up for longer than the read time-out.
 LATE = "late"
-
-
-class Engines:
-    """Two prefill engines that fail only on request, one that dies and comes back, and the decode engine."""
-
-    def __init__(self, seed):
-        self.prefill_faults = faults.prefill_faults(ENGINE)
-        self.decode_faults = faults.decode_faults(ENGINE)
-        self.roles = {"prefill": ("--role", "producer"), "decode": ("--role", "consumer")}
-        if ENGINE == "sglang":
-            # The engine's five minutes are 15 s: more than any healthy pair takes, less than the test waits.
-            self.roles = {part: ("--engine", "sglang", "--disaggregation-mode", part) for part in ("prefill", "decode")}
-        if ENGINE == "trtllm":
-            self.roles = {part: ("--engine", "trtllm", *role) for part, role in self.roles.items()}
-        flags = ("--time-scale", str(0.05 if ENGINE == "sglang" else LEASE_SCALE), "--seed", str(seed % 2**31), "--blocks", "60000")
-        self.flags = flags
-        self.prefill = [self._prefill("--port", "0") for _ in range(3)]
-        rules = json.dumps(faults.rules_for(faults.DECODE_HEADER, self.decode_faults))
-        # With `fail` it also fails when this machine is too busy to let it reach prefill within its half second.
-        self.decode = MockEngine(*self.roles["decode"], *flags, "--kv-load-failure-policy", "recompute", "--faults", rules,
-                                 binary=MOCK)
-
-    def _prefill(self, *more):
-        rules = json.dumps(faults.rules_for(faults.PREFILL_HEADER, self.prefill_faults))
-        return MockEngine(*self.roles["prefill"], *self.flags, "--faults", rules, *more, binary=MOCK)
-
-    @property
-    def mortal(self):
-        return self.prefill[2]
-
-    def kill_mortal(self, softly):
-        if softly:
-            self.mortal.control("POST", "/mock/die")
-        self.mortal.stop()
-
-    def restart_mortal(self):
-        self.prefill[2] = self._prefill("--port", str(self.mortal.port))
-
-    def all(self):
-        return [*self.prefill, self.decode]
-
-    def stop(self):
-        return [engine.stop() for engine in self.all()]
 
 
 class Request:
@@ -119,7 +71,7 @@ class Request:
             self.headers[-1] = ("content-type", "application/octet-stream")
         if shape.disaggregated and (rng.random() < 0.85 or run.needs_prefill(shape)):
             self.prefill = rng.choices((0, 1, 2), (4, 4, 1))[0]
-            self.headers.append(("x-prefiller-host-port", f"127.0.0.1:{run.engines.prefill[self.prefill].port}"))
+            self.headers.append(("x-prefiller-host-port", run.engines.address(self.prefill)))
         if self.prefill is not None and rng.random() < 0.25:
             self.prefill_fault = rng.choice(run.engines.prefill_faults)
             self.headers.append((faults.PREFILL_HEADER, self.prefill_fault.name))
@@ -187,8 +139,10 @@ class Request:
         if answer.status == 502 and not shape.text and b"closed the connection without an answer" in answer.body:
             return None  # lost to an idle connection's close; sending a POST of unknown effect again is not ours to do
         if harmless and answer.status == 504 and b"did not answer in time" in answer.body:
-            # Generation waits for a context worker that died after its answer.
-            return None if ENGINE == "trtllm" and self.is_stormy() else LATE
+            # A real generation worker waits for the blocks of a context worker that died, until its own transfer
+            # time-out, longer than anybody waits for its answer. There is no policy that has it compute them.
+            # ... and a decode engine that remembers a Mooncake engine which is gone, for all of that.
+            return None if (TRTLLM or CONNECTOR == "mooncake") and self.is_stormy() else LATE
         if harmless and not self.is_stormy():
             return f"status {answer.status} without a reason: {answer.body[:200]!r}"
         if answer.status < 400:
@@ -208,7 +162,7 @@ class Run:
     def __init__(self, seed, log_path):
         self.seed = seed
         self.rng = random.Random(seed)
-        self.engines = Engines(seed)
+        self.engines = Engines(seed, log_path.parent)
         # An engine that can't prefill has nothing to fall back to.
         self.falls_back = self.rng.random() < 0.25 and ENGINE != "sglang"
         settings = {
@@ -218,12 +172,15 @@ class Run:
             "DYN_SIDECAR_PREFILL_RETRIES": self.rng.choice(("0", "0", "2")),
             "DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS": "50",
         }
+        settings.update(self.engines.sidecar_settings())
+        if ENGINE == "trtllm-generation-first":
+            settings["DYN_SIDECAR_TRTLLM_SCHEDULE"] = "generation-first"
         try:
-            self.sidecar = SidecarProcess(str(BIN / "handoff-sidecar"), log_path, settings, ENGINE)
+            self.sidecar = SidecarProcess(str(BIN / "handoff-sidecar"), log_path, settings, ENGINE.split("-")[0])
         except BaseException:
             self.engines.stop()
             raise
-        self.palette = shapes.make_palette(self.rng, self.engines.decode, 200, ENGINE)
+        self.palette = shapes.make_palette(self.rng, self.engines.decode, 200, "vllm" if CONNECTOR else ENGINE)
         self.others = shapes.others(ENGINE)
         self.wrong = []
         self.counts = collections.Counter()
@@ -432,7 +389,7 @@ class Run:
             request.chunked = False
             request.headers = [("host", "a"), ("content-type", "application/json"), (faults.DECODE_HEADER, "delay-after"),
                                ("x-request-id", f"r{request.number}"),
-                               ("x-prefiller-host-port", f"127.0.0.1:{self.engines.prefill[0].port}")]
+                               ("x-prefiller-host-port", self.engines.address(0))]
             request.prefill = 0
             connection.send(request.wire())
             pairs.append((connection, request))
@@ -441,23 +398,6 @@ class Run:
         for connection, request in pairs:
             await self.read_one(connection, request)
             connection.close()
-
-
-def check_engines(run):
-    for engine in run.engines.all():
-        state = engine.wait(blocks_free="all", requests=0, leases=0)
-        assert state["blocks"]["leaked"] == 0, state
-        assert not state["dead"] and state["deaths"] == 0, state
-        # A worker that dies takes its handoffs along, and the other waits for them until its own time is over.
-        assert ENGINE == "trtllm" or state["hung_incomplete"] == 0, state
-        assert state["wrong_text"] == 0, state
-        assert state["misrouted"] == 0, state
-        if ENGINE == "trtllm":
-            for name in ("duplicate_ids", "low_ids", "tokenized_again", "cancelled_in_transfer"):
-                assert state[name] == 0, (name, state)
-        if ENGINE == "sglang":
-            engine.wait(sglang__rooms__live=0, sglang__waiting_peers=0)
-            assert state["sglang"]["missing_room"] == 0 and state["sglang"]["aborts"]["of_all"] == 0, state
 
 
 @pytest.mark.parametrize("seed", [int(os.environ.get("HANDOFF_TEST_SEED", random.SystemRandom().randrange(2**31)))])

@@ -76,7 +76,8 @@ def _trtllm_generation(rng):
     return Shape("POST", path, json.dumps(body).encode(), stream=stream)
 
 
-GENERATIONS = {"vllm": _generation, "sglang": _sglang_generation, "trtllm": _trtllm_generation}
+GENERATIONS = {"vllm": _generation, "sglang": _sglang_generation, "trtllm": _trtllm_generation,
+               "trtllm-generation-first": _trtllm_generation}
 
 
 def make_palette(rng, engine, count, kind="vllm"):
@@ -97,10 +98,10 @@ def others(kind="vllm"):
     forged = json.dumps({"prompt": "x", "max_tokens": 1, "kv_transfer_params": {"do_remote_prefill": True}}).encode()
     if kind == "sglang":
         forged = json.dumps({"prompt": "x", "max_tokens": 1, "bootstrap_room": 7}).encode()
-    if kind == "trtllm":
+    if kind.startswith("trtllm"):
         forged = json.dumps({"prompt": "x", "max_tokens": 1, "disaggregated_params": {"request_type": "generation_only"}}).encode()
     # This engine has no tokenizer to ask.
-    tokenize_status = 404 if kind == "trtllm" else 200
+    tokenize_status = 404 if kind.startswith("trtllm") else 200
     return [
         Shape("GET", "/v1/models", b"", disaggregated=False),
         Shape("HEAD", "/health", b"", disaggregated=False, local=True),

@@ -492,6 +492,7 @@ def test_t51_client_that_leaves_lets_the_transfer_end(own_rig, stream):
                   prefill=("--prefill-us-per-token", "20000"))
     client = rig.start({**COMPLETION, "stream": stream})
     rig.prefill.wait(requests__running=1)
+    rig.decode.wait(requests=1)
     client.close()
     rig.wait_tidy()
     assert rig.decode.state()["pulls"]["fresh"] == 1

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "kv_params.hpp"
 #include "prompt_text.hpp"
 
 namespace handoff::mock {
@@ -167,30 +168,24 @@ void read_tools(const Json& body, ApiRequest& out) {
   refuse("The tool specified in `tool_choice` does not match any of the specified `tools`", "tool_choice");
 }
 
-Json sampling_extra_params(const Json& body) {
-  const Json* sampling = member(body, "sampling_params");
-  if (!sampling || !sampling->is_object()) return nullptr;
-  const Json* extra = member(*sampling, "extra_args");
-  if (!extra || !extra->is_object()) return nullptr;
-  const Json* params = member(*extra, "kv_transfer_params");
-  return params ? *params : Json(nullptr);
-}
-
 void read_kv_params(const Json& body, const MockConfig& config, ApiRequest& out) {
   const Json* top = member(body, "kv_transfer_params");
   if (top && !top->is_object()) refuse_field("kv_transfer_params", "Input should be a valid dictionary");
-  if (out.api != Api::kGenerate) {
-    if (top) out.kv_params = *top;
-  } else {
-    // Which of the two places counts changed between releases.
-    if (config.generate_params != GenerateParams::kExtraArgs && top) out.kv_params = *top;
-    if (config.generate_params != GenerateParams::kTopLevel && out.kv_params.is_null()) {
-      out.kv_params = sampling_extra_params(body);
-    }
-    if (!out.kv_params.is_object()) out.kv_params = nullptr;
-  }
-  if (config.role == Role::kNone || out.kv_params.is_null()) return;
-  out.leg = leg_of(Json{{"kv_transfer_params", out.kv_params}});
+  out.kv_params = effective_kv_params(out.api, body, config);
+  if (config.role == Role::kNone) return;
+  out.leg = leg_of(Json{{"kv_transfer_params", out.kv_params}}, config);
+}
+
+// Of engines with a store that P/D reads; others ignore the member.
+void read_cache_hit_threshold(const Json& body, const MockConfig& config, ApiRequest& out) {
+  if (config.vllm.connector != KvConnectorKind::kSharedStorage) return;
+  if (out.api != Api::kChat && out.api != Api::kCompletions) return;
+  const Json* value = member(body, "cache_hit_threshold");
+  if (!value) return;
+  const double threshold = value->is_number() ? value->get<double>() : -1;
+  if (threshold < 0 || threshold > 1)
+    refuse_field("cache_hit_threshold", "Input should be a number from 0 to 1");
+  out.cache_hit_threshold = threshold;
 }
 
 Tokens token_list(const Json& list, const char* name) {
@@ -290,6 +285,7 @@ ApiRequest parse_checked(Api api, const Json& body, const MockConfig& config) {
   out.return_token_ids = boolean(body, "return_token_ids");
   if (api == Api::kCompletions) out.echo = boolean(body, "echo");
   read_kv_params(body, config, out);
+  read_cache_hit_threshold(body, config, out);
   read_model(body, config, out);
   read_prompts(body, out);
   check_context(config, out);
@@ -356,19 +352,6 @@ std::optional<Json> parse_json(std::string_view text) {
   Json value = Json::parse(text, nullptr, false);
   if (value.is_discarded()) return std::nullopt;
   return value;
-}
-
-Leg leg_of(const Json& body) {
-  if (!body.is_object()) return Leg::kPlain;
-  const Json* params = member(body, "kv_transfer_params");
-  const Json extra = sampling_extra_params(body);
-  if (!params) params = &extra;
-  if (!params->is_object()) return Leg::kPlain;
-  const Json* decode = member(*params, "do_remote_prefill");
-  if (decode && *decode == true) return Leg::kDecode;
-  const Json* prefill = member(*params, "do_remote_decode");
-  if (prefill && *prefill == true) return Leg::kPrefill;
-  return Leg::kPlain;
 }
 
 std::variant<ApiRequest, ApiError> parse_api_request(Api api, const Json& body, const MockConfig& config) {

@@ -54,7 +54,8 @@ struct ApiRequest {
   std::vector<std::string> stop;
   std::optional<std::int64_t> logprobs;  // how many alternatives
   std::optional<std::string> forced_tool;
-  Json kv_params;  // as the engine sees it: null or an object
+  std::optional<double> cache_hit_threshold;  // of the prompt, cached or in the store; else the request ends
+  Json kv_params;                             // as the engine sees it: null or an object
   Leg leg = Leg::kPlain;
 
   std::int64_t prompt_tokens() const;
@@ -65,10 +66,6 @@ inline constexpr int kMaxJsonDepth = 256;
 
 // Null when `text` is not JSON (or nested too deeply).
 std::optional<Json> parse_json(std::string_view text);
-
-// Which leg of a handoff a body belongs to, wherever its parameters are; used for the log and for fault
-// rules.
-Leg leg_of(const Json& body);
 
 std::variant<ApiRequest, ApiError> parse_api_request(Api api, const Json& body, const MockConfig& config);
 

@@ -13,6 +13,14 @@ const std::map<std::string, EngineKind>& engine_kinds() {
   return table;
 }
 
+// Loopback, or anything in a container. 127.0.0.2 and so on are hosts of their own, which may have equal
+// ports.
+std::string refused_address(const std::string& text) {
+  const bool ipv4_loopback = text.starts_with("127.") && text.find_first_not_of("0123456789.") == text.npos;
+  if (ipv4_loopback || text == "::1" || text == "localhost" || text == "0.0.0.0") return {};
+  return "accepts 127.x.x.x, ::1, localhost, 0.0.0.0";
+}
+
 struct RawTimes {
   std::int64_t prefill_us = 0;
   std::int64_t decode_us = 0;
@@ -33,7 +41,7 @@ void add_options(CLI::App& app, MockConfig& config, RawTimes& times) {
                                                           {"recompute", LoadFailurePolicy::kRecompute}};
   app.add_option("--engine", config.engine)->transform(CLI::CheckedTransformer(engine_kinds()));
   app.add_option("--role", config.role)->transform(CLI::CheckedTransformer(roles));
-  app.add_option("--bind", config.bind)->check(CLI::IsMember({"127.0.0.1", "::1", "localhost", "0.0.0.0"}));
+  app.add_option("--bind", config.bind)->check(CLI::Validator(refused_address, "ADDR"));
   app.add_option("--port", config.port);
   app.add_option("--side-channel-port", config.side_channel_port);
   app.add_option("--control-port", config.control_port);
@@ -123,6 +131,7 @@ MockConfig parse_command_line(int argc, char** argv) {
   CLI::App app{"A mock inference engine for tests of prefill/decode routing"};
   add_options(app, config, times);
   add_sglang_options(app, config.sglang);
+  add_vllm_options(app, config.vllm);
   add_kv_event_options(app, config);
   // The same names in a file, one `name = value` a line; what is on the command line wins.
   app.set_config("--config");
@@ -131,6 +140,7 @@ MockConfig parse_command_line(int argc, char** argv) {
     app.parse(argc, argv);
     if (config.kv_events && !config.prefix_caching)
       throw CLI::ValidationError("--kv-events", "needs --prefix-caching");
+    check_vllm_options(config.vllm);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }

@@ -9,6 +9,7 @@
 
 #include "kv_event_format.hpp"
 #include "sglang_config.hpp"
+#include "vllm_config.hpp"
 
 namespace handoff::mock {
 
@@ -74,6 +75,7 @@ struct MockConfig {
   std::string engine_id;
 
   SglangConfig sglang;
+  VllmConfig vllm;
 
   // The three times of the lease protocol, after scaling.
   std::chrono::microseconds lease() const { return scaled(30.0); }

@@ -71,7 +71,11 @@ bool Engine::owns_engine_id(const std::string& id) const {
 }
 
 void Engine::pin(const std::string& request_id, LeaseTable::Lease lease) {
-  lease.expires = Clock::now() + config_.lease();
+  pin(request_id, std::move(lease), config_.lease());
+}
+
+void Engine::pin(const std::string& request_id, LeaseTable::Lease lease, std::chrono::microseconds length) {
+  lease.expires = Clock::now() + length;
   const auto expires = lease.expires;
   leases_.pin(request_id, std::move(lease));
   arm_expiry(expires);
@@ -149,7 +153,7 @@ Reply Engine::state() const {
   s["kv_load_failures"] = c.kv_load_failures;
   for (const PullOutcome outcome :
        {PullOutcome::kFresh, PullOutcome::kUnknown, PullOutcome::kConsumed, PullOutcome::kExpired,
-        PullOutcome::kForeign, PullOutcome::kMismatch, PullOutcome::kUnreachable}) {
+        PullOutcome::kForeign, PullOutcome::kMismatch, PullOutcome::kTimedOut, PullOutcome::kUnreachable}) {
     const auto found = c.pulls.find(outcome);
     s["pulls"][pull_outcome_name(outcome)] = found == c.pulls.end() ? 0 : found->second;
   }

@@ -23,6 +23,7 @@ struct Counters {
   std::int64_t received = 0, finished = 0, aborted = 0, rejected = 0, errored = 0;
   std::int64_t prefill_requests = 0, decode_requests = 0, plain_requests = 0, misrouted = 0;
   std::int64_t hung_incomplete = 0, wrong_text = 0, zero_token = 0, recomputed = 0, kv_load_failures = 0;
+  std::int64_t loads_orphaned = 0;
   std::map<PullOutcome, std::int64_t> pulls;
   std::int64_t local_compute = 0, local_cache_hit = 0, external_kv_transfer = 0, generation = 0;
   std::int64_t cache_queries = 0;
@@ -37,6 +38,8 @@ struct Gauges {
   std::int64_t queued = 0, running = 0, hanging = 0;
   std::int64_t leaked_blocks = 0;
   std::int64_t connections = 0, side_channel_connections = 0;
+  std::int64_t takes_waiting = 0;                      // D's that wait at this P
+  std::int64_t loads_waiting = 0, loads_orphaned = 0;  // of this D, and those whose request is gone
 };
 
 // Owned by main(); lives as long as the io_context and is used from its single thread only.
@@ -57,7 +60,9 @@ class Engine {
   // When a prompt that takes `cost` to compute is done; with --one-prefill-at-a-time after those before it.
   Clock::time_point book_prefill(std::chrono::microseconds cost);
   Counters& counters() { return counters_; }
+  const Counters& counters() const { return counters_; }
   Gauges& gauges() { return gauges_; }
+  const Gauges& gauges() const { return gauges_; }
   ChangeSignal& changed() { return changed_; }
   Random& random() { return random_; }
 
@@ -73,6 +78,7 @@ class Engine {
   bool owns_engine_id(const std::string& id) const;
 
   void pin(const std::string& request_id, LeaseTable::Lease lease);
+  void pin(const std::string& request_id, LeaseTable::Lease lease, std::chrono::microseconds length);
   void extend(const std::string& request_id);
 
   // Known once the side channel listens; goes into handoffs.

@@ -33,6 +33,7 @@ class EnginePlace {
   // taken.
   std::int64_t cached_now(std::size_t prompt) const;
   std::int64_t cached_tokens(std::size_t prompt) const;
+  std::int64_t block_size() const { return engine_.config().block_size; }
   // Takes the time that computing `tokens` of the prompts costs.
   Awaitable<void> compute(std::int64_t tokens);
   // The prompts are in their blocks: these come into the prefix cache and are told to subscribers.

@@ -102,7 +102,7 @@ Awaitable<std::optional<Json>> read_json_body(Exchange& exchange, Api api) {
   co_return body;
 }
 
-Awaitable<void> serve_engine_route(Exchange& exchange) {
+Awaitable<void> serve_engine_route(Exchange& exchange, KvConnector& connector) {
   const auto route = method_of_path().find(exchange.path);
   if (!authorized(exchange)) {
     co_await answer_json(exchange, 401, R"({"error":"Unauthorized"})");
@@ -121,7 +121,7 @@ Awaitable<void> serve_engine_route(Exchange& exchange) {
     co_return;
   }
   if (const auto api = api_of(exchange.path)) {
-    co_await serve_generation(exchange, *api);
+    co_await serve_generation(exchange, *api, connector);
     co_return;
   }
   const bool known = co_await serve_info_route(exchange);

@@ -13,6 +13,7 @@
 
 namespace handoff::mock {
 
+class KvConnector;
 class Personality;
 
 // Which of the mock's ports a connection came in on.
@@ -42,9 +43,9 @@ struct Exchange {
 };
 
 // Routes of the engine. Answers 404 and 405 itself.
-Awaitable<void> serve_engine_route(Exchange& exchange);
+Awaitable<void> serve_engine_route(Exchange& exchange, KvConnector& connector);
 // Completions, chat, responses, messages, generate.
-Awaitable<void> serve_generation(Exchange& exchange, Api api);
+Awaitable<void> serve_generation(Exchange& exchange, Api api, KvConnector& connector);
 Awaitable<void> serve_control_route(Exchange& exchange);
 // Models, tokenize, render, embeddings, version …; false when the path is not one of them.
 Awaitable<bool> serve_info_route(Exchange& exchange);

@@ -1,5 +1,6 @@
 """What the self-tests say to the mock: bodies, legs, raw bytes."""
 
+import concurrent.futures
 import json
 import socket
 
@@ -67,3 +68,9 @@ def open_request(engine, path, body, *headers):
     s = socket.create_connection((engine.host, engine.port), timeout=PATIENCE)
     s.sendall(raw_request(path, body, *headers))
     return s
+
+
+def at_once(*calls):
+    """What the calls return, each made on a thread of its own."""
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]

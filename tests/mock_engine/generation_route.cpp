@@ -7,7 +7,7 @@
 
 #include "engine_run.hpp"
 #include "exchange.hpp"
-#include "handoff_params.hpp"
+#include "kv_connector.hpp"
 #include "reply_format.hpp"
 #include "token_stream.hpp"
 
@@ -24,14 +24,6 @@ std::int64_t data_parallel_rank(const Exchange& exchange) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), rank);
   if (error != std::errc() || end != text->data() + text->size()) return 0;
   return rank >= 0 && rank < exchange.services.config.data_parallel_size ? rank : -1;
-}
-
-// The engine tells P that nobody will come for the blocks, as it does since the release that fixed this leak.
-void release_rejected(Engine& engine, const Json& body) {
-  if (engine.config().role == Role::kNone || leg_of(body) != Leg::kDecode) return;
-  const auto params = body.find("kv_transfer_params");
-  const auto lease = params == body.end() ? std::nullopt : remote_lease(*params);
-  if (lease) send_release(engine, *lease);
 }
 
 // Applies the params_* faults; returns the body's text.
@@ -110,12 +102,18 @@ void make_reply(Generation& g) {
   g.format = make_reply_format({g.request, g.answers, g.id, std::time(nullptr), usage, nullptr});
 }
 
+// The request's own threshold ended it: no token, and a reason of its own.
+void give_up(Generation& g) {
+  for (Completion& answer : g.answers)
+    answer = Completion{answer.index, answer.prompt, {}, {}, {}, "cache_threshold", nullptr};
+}
+
 Awaitable<void> answer_whole(Generation& g) {
   const MockConfig& config = g.exchange.services.config;
-  const RunResult result = co_await g.run.start();
-  if (result != RunResult::kReady) {
+  const LoadResult result = co_await g.run.start();
+  if (result != LoadResult::kReady && result != LoadResult::kTooLittleCached) {
     g.run.fail();
-    if (g.request.api == Api::kGenerate && result == RunResult::kLoadFailed) {
+    if (g.request.api == Api::kGenerate && result == LoadResult::kFailed) {
       // This endpoint does not turn the internal finish reason into a status.
       make_reply(g);
       for (Completion& answer : g.answers)
@@ -127,6 +125,7 @@ Awaitable<void> answer_whole(Generation& g) {
     co_return;
   }
   make_reply(g);
+  if (result == LoadResult::kTooLittleCached) give_up(g);
   std::int64_t steps = 0;
   for (const Completion& answer : g.answers) steps = std::max(steps, answer.token_count());
   co_await sleep_for(config.decode_per_token * steps);
@@ -145,9 +144,11 @@ Awaitable<void> answer_stream(Generation& g) {
   // The head goes out before anything is loaded or computed: a failed KV load cannot be seen in the status.
   co_await sleep_for(g.exchange.plan.delay_after);
   co_await g.exchange.writer.begin_stream(200, "text/event-stream; charset=utf-8", g.headers);
-  const RunResult result = co_await g.run.start();
+  const LoadResult result = co_await g.run.start();
   make_reply(g);
-  if (result != RunResult::kReady) {
+  if (result == LoadResult::kTooLittleCached) {
+    give_up(g);
+  } else if (result != LoadResult::kReady) {
     g.run.fail();
     co_await g.exchange.writer.piece(g.format->failure(kInternalError));
     co_await g.exchange.writer.end_stream();
@@ -163,9 +164,10 @@ Awaitable<void> answer_stream(Generation& g) {
   co_await g.exchange.writer.end_stream();
 }
 
-Awaitable<void> reject(Exchange& exchange, Api api, const Json& body, ApiError error) {
+Awaitable<void> reject(Exchange& exchange, KvConnector& connector, Api api, const Json& body,
+                       ApiError error) {
   ++exchange.services.engine.counters().rejected;
-  release_rejected(exchange.services.engine, body);
+  connector.rejected(api, body);
   co_await answer_error(exchange, api, std::move(error));
 }
 
@@ -190,30 +192,31 @@ ApiError engine_dead_error() {
   return {500, "EngineCore encountered an issue. See stack trace (above) for the root cause.", nullptr};
 }
 
-Awaitable<void> serve_generation(Exchange& exchange, Api api) {
+Awaitable<void> serve_generation(Exchange& exchange, Api api, KvConnector& connector) {
   Engine& engine = exchange.services.engine;
   const std::optional<Json> body = co_await read_json_body(exchange, api);
   if (!body) co_return;
   // A client that leaves before the scheduler has seen its decode request still frees P.
   struct UnseenRelease {
-    Engine& engine;
+    KvConnector& connector;
+    Api api;
     const Json* body;
     ~UnseenRelease() {
-      if (body) release_rejected(engine, *body);
+      if (body) connector.rejected(api, *body);
     }
-  } unseen{engine, &*body};
+  } unseen{connector, api, &*body};
   co_await sleep_for(exchange.plan.delay_before);
   unseen.body = nullptr;
 
   auto parsed = parse_api_request(api, *body, exchange.services.config);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
-    co_await reject(exchange, api, *body, *error);
+    co_await reject(exchange, connector, api, *body, *error);
     co_return;
   }
   const ApiRequest& request = std::get<ApiRequest>(parsed);
   const std::int64_t rank = data_parallel_rank(exchange);
   if (auto error = refusal(exchange, request, rank)) {
-    co_await reject(exchange, api, *body, std::move(*error));
+    co_await reject(exchange, connector, api, *body, std::move(*error));
     co_return;
   }
   if (engine.dead()) {
@@ -226,7 +229,7 @@ Awaitable<void> serve_generation(Exchange& exchange, Api api) {
   const std::string id = request_id && !request_id->empty() ? *request_id : engine.random().hex(32);
   HeaderList headers;
   if (exchange.services.config.request_id_headers) headers.emplace_back("x-request-id", id);
-  EngineRun run(engine, request, id_prefix(api) + id, rank);
+  EngineRun run(engine, connector, request, id_prefix(api) + id, rank);
   Generation generation{exchange, request, run, id, std::move(headers), {}, nullptr};
   if (request.stream) {
     co_await answer_stream(generation);

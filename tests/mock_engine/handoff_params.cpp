@@ -65,9 +65,11 @@ Reply make_handoff(const Engine& engine, const std::string& request_id, const Js
   params["remote_host"] = engine.config().side_channel_host;
   params["remote_port"] = engine.side_channel_port;
   params["tp_size"] = 1;
+  const bool pushes = engine.config().vllm.connector == KvConnectorKind::kNixlPush;
+  if (pushes) params["pp_size"] = 1;
   params["remote_num_tokens"] = tokens;
   params["remote_blocks_expiry_time"] = nullptr;
-  params["transfer_mode"] = "pull";
+  params["transfer_mode"] = pushes ? "push" : "pull";
   return params;
 }
 

@@ -22,7 +22,7 @@ HandoffVerdict judge_handoff(const ApiRequest& request);
 // Whom to ask or notify; nullopt when the params do not say.
 std::optional<RemoteLease> remote_lease(const Json& params);
 
-// P's reply: the eleven keys.
+// P's reply: the eleven keys; `pp_size` too when P pushes.
 Reply make_handoff(const Engine& engine, const std::string& request_id, const Json& block_ids,
                    std::int64_t tokens, std::int64_t rank);
 

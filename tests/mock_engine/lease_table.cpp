@@ -23,6 +23,8 @@ const char* pull_outcome_name(PullOutcome outcome) {
       return "foreign";
     case PullOutcome::kMismatch:
       return "mismatch";
+    case PullOutcome::kTimedOut:
+      return "timed_out";
     case PullOutcome::kUnreachable:
       return "unreachable";
   }

@@ -16,7 +16,16 @@ namespace handoff::mock {
 using Clock = std::chrono::steady_clock;
 
 // What D is told about the handoff it holds.
-enum class PullOutcome { kFresh, kUnknown, kConsumed, kExpired, kForeign, kMismatch, kUnreachable };
+enum class PullOutcome {
+  kFresh,
+  kUnknown,
+  kConsumed,
+  kExpired,
+  kForeign,
+  kMismatch,
+  kTimedOut,  // the other leg did not come
+  kUnreachable
+};
 
 const char* pull_outcome_name(PullOutcome outcome);
 

@@ -55,10 +55,10 @@ int run(const MockConfig& config) {
   http.start();
   control.start();
   std::printf(
-      "handoff-mock-engine listening http=%s side_channel=%s role=%s engine_id=%s control=%s engine=%s%s\n",
+      "handoff-mock-engine listening http=%s side_channel=%s role=%s engine_id=%s control=%s engine=%s%s%s\n",
       http.address().c_str(), personality->peer_address().c_str(), personality->role().c_str(),
       engine.engine_id(0).c_str(), control.address().c_str(), engine_name(config.engine),
-      kv_event_ports(engine).c_str());
+      kv_event_ports(engine).c_str(), personality->printed_ports().c_str());
   std::fflush(stdout);
   io.run();
   // Requests still waiting in coroutines refer to objects that would be destroyed before them. They need no

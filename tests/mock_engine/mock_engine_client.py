@@ -8,7 +8,7 @@ import subprocess
 
 FIRST_LINE = re.compile(
     r"handoff-mock-engine listening http=(\S+):(\d+) side_channel=(\S+):(\d+) role=(\S+) engine_id=(\S+) control=(\S+):(\d+)"
-    r"(?: engine=\S+)?(?: kv_events=(\d+))?(?: kv_replay=(\d+))?"
+    r"(?: engine=\S+)?(?: kv_events=(\d+))?(?: kv_replay=(\d+))?(?: bootstrap=(\d+))?"
 )
 # Must never expire in a healthy run, however slow the machine.
 PATIENCE = 60
@@ -50,6 +50,7 @@ class MockEngine:
         self.control_port = int(match[8])
         self.kv_event_port = int(match[9]) if match[9] else None
         self.kv_replay_port = int(match[10]) if match[10] else None
+        self.bootstrap_port = int(match[11]) if match[11] else None
 
     def __enter__(self):
         return self

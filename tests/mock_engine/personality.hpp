@@ -28,6 +28,9 @@ class Personality {
   // `host:port` where engines of this kind meet each other; valid after construction.
   virtual std::string peer_address() const = 0;
 
+  // More ports, for the end of the first line, with a leading space.
+  virtual std::string printed_ports() const { return {}; }
+
   // What the first line and /mock/state call this engine's part in P/D.
   virtual std::string role() const = 0;
 

@@ -1,10 +1,9 @@
 #include "sglang_rendezvous.hpp"
 
-#include <boost/asio/connect.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/write.hpp>
 #include <utility>
+
+#include "http_ask.hpp"
 
 namespace handoff::mock {
 namespace {
@@ -12,7 +11,6 @@ namespace {
 // The check does not see uses within co_await.
 using net::experimental::awaitable_operators::operator||;  // NOLINT(misc-unused-using-decls)
 
-constexpr std::size_t kMaxReply = 65536;
 constexpr int kTopologyTries = 15;
 constexpr auto kForEver = std::chrono::hours(24);
 
@@ -42,43 +40,12 @@ std::string delivered_text(std::uint64_t prompt_hash) {
   return dump(Json{{"prompt_hash", std::to_string(prompt_hash)}});
 }
 
-std::string request_text(const std::string& method, const std::string& target, const std::string& body) {
-  return method + " " + target + " HTTP/1.1\r\nHost: bootstrap\r\nConnection: close\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n\r\n" + body;
-}
-
-struct HttpReply {
-  int status = 0;
-  std::string body;
-};
-
-// One request on a connection of its own; nullopt when there was no whole answer.
-Awaitable<std::optional<HttpReply>> ask(std::string host, std::uint16_t port, std::string request) {
-  const auto executor = co_await net::this_coro::executor;
-  tcp::resolver resolver(executor);
-  auto [resolve_error, found] = co_await resolver.async_resolve(host, std::to_string(port), kTuple);
-  if (resolve_error) co_return std::nullopt;
-  tcp::socket socket(executor);
-  auto [connect_error, endpoint] = co_await net::async_connect(socket, found, kTuple);
-  if (connect_error) co_return std::nullopt;
-  auto [write_error, written] = co_await net::async_write(socket, net::buffer(request), kTuple);
-  if (write_error) co_return std::nullopt;
-  std::string reply;
-  auto [read_error, size] =
-      co_await net::async_read(socket, net::dynamic_buffer(reply, kMaxReply), net::transfer_all(), kTuple);
-  if (read_error != net::error::eof) co_return std::nullopt;
-  const std::size_t end = reply.find("\r\n\r\n");
-  if (end == std::string::npos || reply.size() < 12) co_return std::nullopt;
-  HttpReply out{std::atoi(reply.c_str() + 9), reply.substr(end + 4)};
-  co_return out;
-}
-
 Awaitable<bool> has_topology(Engine& engine, std::string host, std::uint16_t port) {
-  const std::string request = request_text(
+  const std::string request = http_request_text(
       "GET", "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1", "");
   for (int tries = 0; tries < kTopologyTries; ++tries) {
     if (tries > 0) co_await sleep_for(engine.config().scaled(1.0));
-    const auto reply = co_await ask(host, port, request);
+    const auto reply = co_await ask_http(host, port, request);
     if (reply && reply->status == 200) co_return true;
   }
   co_return false;
@@ -147,8 +114,9 @@ Awaitable<JoinResult> join_room(Engine& engine, std::string host, std::uint16_t 
                                 std::uint64_t prompt_hash, std::optional<std::int64_t> prefill_rank) {
   const bool known = co_await has_topology(engine, host, port);
   if (!known) co_return JoinResult{JoinEnd::kNoHandshake, 0};
-  std::string request = request_text("POST", "/kv_transfer", join_text(room, prompt_hash, prefill_rank));
-  auto result = co_await (ask(host, port, std::move(request)) || sleep_for(engine.config().scaled(300.0)));
+  std::string request = http_request_text("POST", "/kv_transfer", join_text(room, prompt_hash, prefill_rank));
+  auto result =
+      co_await (ask_http(host, port, std::move(request)) || sleep_for(engine.config().scaled(300.0)));
   if (result.index() == 1) co_return JoinResult{JoinEnd::kTimedOut, 0};
   const std::optional<HttpReply> reply = std::get<0>(std::move(result));
   const auto body = reply && reply->status == 200 ? parse_json(reply->body) : std::nullopt;

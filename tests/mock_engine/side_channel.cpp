@@ -6,6 +6,7 @@
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/socket_base.hpp>
 #include <boost/asio/write.hpp>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -17,6 +18,7 @@ namespace {
 using net::experimental::awaitable_operators::operator||;  // NOLINT(misc-unused-using-decls)
 
 constexpr std::size_t kMaxLine = 64 * 1024 * 1024;
+constexpr std::chrono::microseconds kForEver = std::chrono::hours(24);
 // In the past, so that a wait which starts after the stop ends at once.
 constexpr Clock::time_point kStopped = Clock::time_point::min();
 
@@ -52,12 +54,32 @@ std::string release_text(const RemoteLease& lease) {
   return dump(Json{{"op", "release"}, {"request_id", lease.request_id}});
 }
 
-std::string pull_text(const RemoteLease& lease, const Json& block_ids, std::uint64_t prompt_hash) {
+std::string connector_of(const Engine& engine) {
+  return kv_connector_name(engine.config().vllm.connector);
+}
+
+std::string pull_text(const Engine& engine, const RemoteLease& lease, const Json& block_ids,
+                      std::uint64_t prompt_hash) {
   return dump(Json{{"op", "pull"},
+                   {"connector", connector_of(engine)},
                    {"engine_id", lease.engine_id},
                    {"request_id", lease.request_id},
                    {"block_ids", block_ids},
                    {"prompt_hash", std::to_string(prompt_hash)}});
+}
+
+std::string take_text(const Engine& engine, const TakeRequest& request, const char* op) {
+  Json message{{"op", op},
+               {"connector", connector_of(engine)},
+               {"engine_id", request.engine_id},
+               {"name", request.name},
+               {"prompt_hash", std::to_string(request.prompt_hash)}};
+  if (request.wait) message["wait_us"] = request.wait->count();
+  return dump(message);
+}
+
+std::string outcome_text(PullOutcome outcome) {
+  return dump(Json{{"outcome", pull_outcome_name(outcome)}});
 }
 
 std::string heartbeat_text(const RemoteLease& lease) {
@@ -80,8 +102,9 @@ std::chrono::microseconds exchange_limit(const Engine& engine) {
 PullOutcome outcome_from(const std::optional<Json>& reply) {
   if (!reply || !reply->is_object()) return PullOutcome::kUnreachable;
   const std::string name = reply->value("outcome", "");
-  for (const PullOutcome outcome : {PullOutcome::kFresh, PullOutcome::kUnknown, PullOutcome::kConsumed,
-                                    PullOutcome::kExpired, PullOutcome::kForeign, PullOutcome::kMismatch}) {
+  for (const PullOutcome outcome :
+       {PullOutcome::kFresh, PullOutcome::kUnknown, PullOutcome::kConsumed, PullOutcome::kExpired,
+        PullOutcome::kForeign, PullOutcome::kMismatch, PullOutcome::kTimedOut}) {
     if (name == pull_outcome_name(outcome)) return outcome;
   }
   return PullOutcome::kUnreachable;
@@ -142,7 +165,7 @@ Awaitable<void> SideChannelServer::serve(std::shared_ptr<tcp::socket> socket) {
     auto [read_error, size] =
         co_await net::async_read_until(*socket, net::dynamic_buffer(buffer, kMaxLine), '\n', kTuple);
     if (read_error) break;
-    std::string reply = answer(buffer.substr(0, size));
+    std::string reply = co_await answer(buffer.substr(0, size));
     buffer.erase(0, size);
     reply += '\n';
     auto [write_error, written] = co_await net::async_write(*socket, net::buffer(reply), kTuple);
@@ -152,31 +175,47 @@ Awaitable<void> SideChannelServer::serve(std::shared_ptr<tcp::socket> socket) {
   open_.erase(socket.get());
 }
 
-std::string SideChannelServer::answer(const std::string& line) {
+Awaitable<std::string> SideChannelServer::answer(std::string line) {
   const auto message = parse_json(line);
-  if (!message || !message->is_object()) return R"({"error":"not an object"})";
+  if (!message || !message->is_object()) co_return R"({"error":"not an object"})";
+  if (message->value("op", Json()) == "take") {
+    std::string reply = co_await answer_take(*message);
+    co_return reply;
+  }
+  co_return answer_now(*message);
+}
+
+bool SideChannelServer::is_for_us(const Json& message) const {
+  // The offloading connector's peers know each other by address alone.
+  const bool by_address = engine_.config().vllm.connector == KvConnectorKind::kOffloading;
+  return message.value("connector", Json()) == connector_of(engine_) &&
+         (by_address || engine_.owns_engine_id(message.value("engine_id", std::string())));
+}
+
+std::string SideChannelServer::answer_now(const Json& message) {
   try {
-    const std::string op = message->value("op", "");
+    const std::string op = message.value("op", "");
     if (op == "heartbeat") {
-      for (const Json& id : message->at("request_ids")) engine_.extend(id.get<std::string>());
+      for (const Json& id : message.at("request_ids")) engine_.extend(id.get<std::string>());
       return R"({"ok":true})";
     }
-    const std::string request_id = message->value("request_id", "");
+    const std::string request_id = message.value("request_id", "");
     if (op == "release") {
       ++engine_.counters().releases_received;
       const bool freed = engine_.leases().release(request_id);
       engine_.notify();
       return dump(Json{{"ok", freed}});
     }
+    if (engine_.dead()) return R"({"error":"dead"})";
+    if (op == "hello") return outcome_text(is_for_us(message) ? PullOutcome::kFresh : PullOutcome::kMismatch);
     if (op == "pull") {
       PullOutcome outcome = PullOutcome::kMismatch;
-      if (engine_.dead()) return R"({"error":"dead"})";
-      if (engine_.owns_engine_id(message->value("engine_id", ""))) {
-        const auto hash = std::stoull(message->value("prompt_hash", "0"));
-        outcome = engine_.leases().pull(request_id, message->value("block_ids", Json()), hash, Clock::now());
+      if (is_for_us(message)) {
+        const auto hash = std::stoull(message.value("prompt_hash", "0"));
+        outcome = engine_.leases().pull(request_id, message.value("block_ids", Json()), hash, Clock::now());
       }
       engine_.notify();
-      return dump(Json{{"outcome", pull_outcome_name(outcome)}});
+      return outcome_text(outcome);
     }
   } catch (const std::exception&) {
     return R"({"error":"malformed message"})";
@@ -184,10 +223,52 @@ std::string SideChannelServer::answer(const std::string& line) {
   return R"({"error":"unknown op"})";
 }
 
+Awaitable<std::string> SideChannelServer::answer_take(Json message) {
+  if (engine_.dead()) co_return R"({"error":"dead"})";
+  if (!is_for_us(message)) co_return outcome_text(PullOutcome::kMismatch);
+  const std::string engine_id = message.value("engine_id", std::string());
+  const std::string name = message.value("name", std::string());
+  const std::uint64_t hash = std::strtoull(message.value("prompt_hash", std::string()).c_str(), nullptr, 10);
+  const auto wait = std::chrono::microseconds(message.value("wait_us", kForEver.count()));
+  const auto until = Clock::now() + wait;
+  // Undone by a destructor: the process may throw the coroutine away.
+  struct Waiting {
+    std::int64_t& gauge;
+    explicit Waiting(std::int64_t& counted) : gauge(counted) { ++gauge; }
+    ~Waiting() { --gauge; }
+  } waiting(engine_.gauges().takes_waiting);
+  engine_.notify();
+  while (!engine_.dead()) {
+    if (const auto lease = find_ ? find_(engine_id, name) : std::nullopt) {
+      const PullOutcome outcome = engine_.leases().pull(*lease, Json(), hash, Clock::now());
+      engine_.notify();
+      co_return outcome_text(outcome);
+    }
+    if (Clock::now() >= until) co_return outcome_text(PullOutcome::kTimedOut);
+    co_await engine_.changed().wait_until(until);
+  }
+  co_return R"({"error":"dead"})";
+}
+
 Awaitable<PullOutcome> pull_blocks(Engine& engine, RemoteLease lease, Json block_ids,
                                    std::uint64_t prompt_hash) {
+  const auto reply = co_await exchange_within(lease, pull_text(engine, lease, block_ids, prompt_hash),
+                                              exchange_limit(engine));
+  co_return outcome_from(reply);
+}
+
+Awaitable<PullOutcome> take_blocks(Engine& engine, TakeRequest request) {
+  // P's own time comes first.
+  const auto limit = request.wait ? *request.wait + exchange_limit(engine) : kForEver;
+  const RemoteLease at{request.host, request.port, {}, {}};
+  const auto reply = co_await exchange_within(at, take_text(engine, request, "take"), limit);
+  co_return outcome_from(reply);
+}
+
+Awaitable<PullOutcome> shake_hands(Engine& engine, TakeRequest request) {
+  const RemoteLease at{request.host, request.port, {}, {}};
   const auto reply =
-      co_await exchange_within(lease, pull_text(lease, block_ids, prompt_hash), exchange_limit(engine));
+      co_await exchange_within(at, take_text(engine, request, "hello"), exchange_limit(engine));
   co_return outcome_from(reply);
 }
 

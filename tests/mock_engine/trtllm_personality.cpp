@@ -67,11 +67,12 @@ class TrtllmPersonality : public Personality {
     state["unsigned_requests"] = state_.unsigned_requests;
     state["tokenized_again"] = state_.tokenized_again;
     state["cancelled_in_transfer"] = state_.cancelled_in_transfer;
+    state["partner_missing"] = state_.partner_missing;
   }
 
   void reset_counters() override {
     state_.duplicate_ids = state_.low_ids = state_.unsigned_requests = 0;
-    state_.tokenized_again = state_.cancelled_in_transfer = 0;
+    state_.tokenized_again = state_.cancelled_in_transfer = state_.partner_missing = 0;
   }
 
  private:

@@ -74,7 +74,14 @@ Awaitable<TrtllmResult> TrtllmRun::load_kv() {
     }
     co_return TrtllmResult::kReady;
   }
-  ++engine_.counters().hung_incomplete;
+  // A partner that is not there, or never came, is not the fault of whoever made the ids.
+  const bool partner_missing = outcome == PullOutcome::kUnreachable || outcome == PullOutcome::kMismatch ||
+                               (params_.generation_first && outcome == PullOutcome::kUnknown);
+  if (remote && partner_missing) {
+    ++state_.partner_missing;
+  } else {
+    ++engine_.counters().hung_incomplete;
+  }
   place_.hang();
   while (!engine_.dead() && Clock::now() < deadline) co_await engine_.changed().wait_until(deadline);
   co_return engine_.dead() ? TrtllmResult::kEngineDead : TrtllmResult::kTimedOut;

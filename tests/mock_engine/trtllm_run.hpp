@@ -21,6 +21,7 @@ class TrtllmState {
   std::int64_t unsigned_requests = 0;      // refused for a missing or wrong signature
   std::int64_t tokenized_again = 0;        // generation was not given the prompt's tokens
   std::int64_t cancelled_in_transfer = 0;  // blocks were on their way
+  std::int64_t partner_missing = 0;  // generation waited for a context worker that did not come or is gone
   std::int64_t next_request_id = 0;
 
   // False when this leg has been asked with that id before; a bounded number of ids is remembered.

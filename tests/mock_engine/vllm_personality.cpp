@@ -1,6 +1,9 @@
-// vLLM with the NIXL pull connector: the side channel, and the routes of engine_routes.cpp.
+// vLLM with one of its KV connectors: the side channel, the connector, and the routes of engine_routes.cpp.
+#include <memory>
 #include <optional>
 
+#include "kv_connector.hpp"
+#include "kv_params.hpp"
 #include "personality.hpp"
 #include "side_channel.hpp"
 
@@ -11,12 +14,19 @@ class VllmPersonality : public Personality {
  public:
   explicit VllmPersonality(Services& services)
       : services_(services),
-        side_channel_(services.engine, services.config.bind, services.config.side_channel_port) {
+        side_channel_(services.engine, services.config.bind, services.config.side_channel_port),
+        connector_(make_kv_connector(services, side_channel_)) {
     services.engine.side_channel_port = side_channel_.port();
   }
 
-  void start() override { side_channel_.start(); }
-  void close() override { side_channel_.close(); }
+  void start() override {
+    side_channel_.start();
+    connector_->start();
+  }
+  void close() override {
+    side_channel_.close();
+    connector_->close();
+  }
 
   std::string peer_address() const override {
     const std::string& bind = services_.config.bind;
@@ -24,10 +34,13 @@ class VllmPersonality : public Personality {
     return host + ":" + std::to_string(side_channel_.port());
   }
 
+  std::string printed_ports() const override { return connector_->printed_ports(); }
+
   std::string role() const override { return role_name(services_.config.role); }
 
-  Leg leg_of(const Json& body) const override { return handoff::mock::leg_of(body); }
-  Awaitable<void> serve(Exchange& exchange) override { return serve_engine_route(exchange); }
+  Leg leg_of(const Json& body) const override { return handoff::mock::leg_of(body, services_.config); }
+  Awaitable<void> serve(Exchange& exchange) override { return serve_engine_route(exchange, *connector_); }
+  Awaitable<void> serve_peer(Exchange& exchange) override { return connector_->serve_peer(exchange); }
 
   std::variant<ApiRequest, PlainAnswer> expected(const std::string& path, const Json& body) const override {
     const auto api = api_of(path);
@@ -38,9 +51,20 @@ class VllmPersonality : public Personality {
     return std::get<ApiRequest>(std::move(parsed));
   }
 
+  void add_state(Reply& state) const override {
+    const Engine& engine = services_.engine;
+    state["kv_connector"] = kv_connector_name(services_.config.vllm.connector);
+    state["transfers"] = {{"asked", engine.gauges().takes_waiting},
+                          {"loading", engine.gauges().loads_waiting},
+                          {"orphaned", engine.gauges().loads_orphaned},
+                          {"orphaned_ever", engine.counters().loads_orphaned}};
+    connector_->add_state(state);
+  }
+
  private:
   Services& services_;
   SideChannelServer side_channel_;
+  std::unique_ptr<KvConnector> connector_;
 };
 
 }  // namespace

@@ -97,7 +97,7 @@ def p1(r):
             both = r.bench.prefill_decode(name, connections, size)["cpu_us_per_request"]
             r.put(row, name, both / own)
 
-    r.each("P1", ("sidecar",), measure)
+    r.each("P1", ("sidecar", "two-leg-relay"), measure)
 
 
 def p3(r):
@@ -109,7 +109,7 @@ def p3(r):
             raise RigError("the pass-through adds nothing measurable: too much noise")
         r.put("P3", name, (both - direct) / (own - direct))
 
-    r.each("P3", ("sidecar",), measure)
+    r.each("P3", ("sidecar", "two-leg-relay"), measure)
 
 
 def c1(r):

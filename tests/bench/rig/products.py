@@ -97,6 +97,13 @@ class Relay(Product):
         return [self.options.tool("bench-relay"), "--port", str(port), "--upstream-port", str(engine_port)]
 
 
+class TwoLegRelay(Relay):
+    """The floor of a P/D request: the same sends and receives, nothing else."""
+
+    def command(self, port, engine_port, single_process=False):
+        return [self.options.tool("bench-two-leg-relay"), "--port", str(port), "--upstream-port", str(engine_port)]
+
+
 class Nginx(Product):
     """`body_in_memory`: a client body buffer large enough for every body sent, instead of the default 16 KB with
     a temporary file behind it."""
@@ -211,7 +218,8 @@ class Options:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         self.fd_limit = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.fd_limit, hard))
-        for tool in ("bench-relay", "bench-fake-engine", "bench-load", "bench-sse", "bench-idle", "bench-start"):
+        for tool in ("bench-relay", "bench-two-leg-relay", "bench-fake-engine", "bench-load", "bench-sse", "bench-idle",
+                     "bench-start"):
             if not os.access(self.tool(tool), os.X_OK):
                 raise RigError(f"{self.tool(tool)} is missing: configure with -DHANDOFF_BUILD_BENCHMARKS=ON, build, "
                                "and name the folder with --bin")
@@ -232,6 +240,7 @@ class Options:
     def products(self, children):
         every = [
             Relay("relay", children, self),
+            TwoLegRelay("two-leg-relay", children, self),
             Nginx("nginx", children, self, body_in_memory=True),
             Nginx("nginx-default", children, self, body_in_memory=False),
             HAProxy("haproxy", children, self),

@@ -5,10 +5,9 @@ import os
 import statistics
 import time
 
-from .goals import ROWS, verdict
+from .goals import SIDECAR_TABLE, verdict
 
 _DRIFT = 0.10
-_PRODUCTS = ["direct", "relay", "nginx", "nginx-default", "haproxy", "sidecar"]
 
 
 def ratios_of(row, rounds, product):
@@ -23,32 +22,40 @@ def _spread(numbers):
     return text if len(numbers) == 1 else f"{text} ({min(numbers):.2f}–{max(numbers):.2f})"
 
 
-def _limit(value):
-    return "" if value is None else f"≤ {value:g}"
+def _limit(row, value):
+    return "" if value is None else f"{'≥' if row.higher else '≤'} {value:g}"
 
 
-def goals_table(rounds, baseline):
-    lines = ["| # | lower is better | sidecar: median (min–max) | must | stretch | verdict |",
+def _drifted(row, ratios, stored):
+    if not stored:
+        return False
+    median = statistics.median(ratios)
+    return median < stored * (1 - _DRIFT) if row.higher else median > stored * (1 + _DRIFT)
+
+
+def goals_table(rounds, baseline, table=SIDECAR_TABLE):
+    lines = [f"| # | lower is better | {table.subject}: median (min–max) | must | stretch | verdict |",
              "|---|---|---|---|---|---|"]
-    for row in ROWS:
+    for row in table.rows:
         if not any(row.id in current.values for current in rounds):
             continue
-        ratios = ratios_of(row, rounds, "sidecar")
+        ratios = ratios_of(row, rounds, row.subject or table.subject)
         if not ratios:
             continue
         outcome = verdict(row, ratios) or "for information"
         stored = baseline.get(row.id)
-        if stored and statistics.median(ratios) > stored * (1 + _DRIFT):
+        if _drifted(row, ratios, stored):
             outcome += f", drifted from {stored:.2f}"
-        lines.append(f"| {row.id} | {row.text} | {_spread(ratios)} | {_limit(row.must)} | {_limit(row.stretch)} | "
+        text = row.text + (" (higher)" if row.higher else "")
+        lines.append(f"| {row.id} | {text} | {_spread(ratios)} | {_limit(row, row.must)} | {_limit(row, row.stretch)} | "
                      f"{outcome} |")
-    return lines if len(lines) > 2 else ["No row for the sidecar."]
+    return lines if len(lines) > 2 else [f"No row for the {table.subject}."]
 
 
-def products_table(rounds):
+def products_table(rounds, table=SIDECAR_TABLE):
     lines = ["| # | | product | measured: median (min–max) | compared: median (min–max) |", "|---|---|---|---|---|"]
-    for row in ROWS:
-        for product in _PRODUCTS:
+    for row in table.rows:
+        for product in table.products:
             values = [current.values[row.id][product] for current in rounds
                       if product in current.values.get(row.id, {})]
             if values:
@@ -86,11 +93,11 @@ def disturbances(bench):
     return notes
 
 
-def lost_ratios(rounds):
+def lost_ratios(rounds, table=SIDECAR_TABLE):
     """Nothing is dropped silently: rounds whose values gave no ratio."""
     notes = []
-    for row in ROWS:
-        for product in _PRODUCTS[1:]:
+    for row in table.rows:
+        for product in table.products[1:]:
             measured = sum(product in current.values.get(row.id, {}) for current in rounds)
             lost = measured - len(ratios_of(row, rounds, product))
             if lost:
@@ -99,7 +106,7 @@ def lost_ratios(rounds):
     return notes
 
 
-def markdown(bench, rounds, facts, baseline, complete):
+def markdown(bench, rounds, facts, baseline, complete, table=SIDECAR_TABLE):
     lines = ["# Side by side", "", f"Machine: {facts['machine']}  ", f"Commit: {facts['commit']}  ",
              f"Command: `{facts['command']}`  ", f"Product on core {bench.product_core}, driver and engines on core "
              f"{bench.driver_core}; {len(rounds)} rounds, {bench.seconds:g} s each  "]
@@ -107,20 +114,20 @@ def markdown(bench, rounds, facts, baseline, complete):
     lines += [f"**{text}**  " for text in facts["missing"].values()]
     if not complete:
         lines.append("**Interrupted: the tables hold what was measured until then.**  ")
-    lines += ["", "## Goals", ""] + goals_table(rounds, baseline)
-    lines += ["", "## Every product", ""] + products_table(rounds)
-    notes = disturbances(bench) + lost_ratios(rounds) + [error for current in rounds for error in current.errors]
+    lines += ["", "## Goals", ""] + goals_table(rounds, baseline, table)
+    lines += ["", "## Every product", ""] + products_table(rounds, table)
+    notes = disturbances(bench) + lost_ratios(rounds, table) + [error for current in rounds for error in current.errors]
     if notes:
         lines += ["", "## Notes", ""] + [f"* {note}" for note in notes]
     return "\n".join(lines)
 
 
-def save(folder, bench, rounds, facts, complete):
+def save(folder, bench, rounds, facts, complete, table=SIDECAR_TABLE):
     os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, time.strftime("compare-%Y%m%d-%H%M%S.json"))
+    path = os.path.join(folder, time.strftime(f"{table.file_prefix}-%Y%m%d-%H%M%S.json"))
     rows = {}
-    for row in ROWS:
-        per_product = {product: ratios_of(row, rounds, product) for product in _PRODUCTS}
+    for row in table.rows:
+        per_product = {product: ratios_of(row, rounds, product) for product in table.products}
         rows[row.id] = {product: {"median": statistics.median(ratios), "rounds": ratios}
                         for product, ratios in per_product.items() if ratios}
     content = {**facts, "complete": complete, "rows": {row: found for row, found in rows.items() if found},
@@ -132,10 +139,12 @@ def save(folder, bench, rounds, facts, complete):
     return path
 
 
-def read_baseline(path):
-    """Medians of the sidecar in an earlier result file."""
+def read_baseline(path, table=SIDECAR_TABLE):
+    """Medians of the table's subject in an earlier result file."""
     if not path:
         return {}
     with open(path) as file:
         rows = json.load(file)["rows"]
-    return {row: found["sidecar"]["median"] for row, found in rows.items() if "sidecar" in found}
+    subjects = {row.id: row.subject or table.subject for row in table.rows}
+    return {row: found[subjects[row]]["median"] for row, found in rows.items()
+            if row in subjects and subjects[row] in found}

@@ -100,6 +100,9 @@ class Epp:
         wait_until(self.is_tidy)
 
     def stop(self):
+        # First: a client that nobody drives does not answer the ping of a stopping server, which then waits for it.
+        self.channel.close()
+        self.health_channel.close()
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -107,6 +110,4 @@ class Epp:
         finally:
             self.process.kill()
             self.process.stdin.close()
-        self.channel.close()
-        self.health_channel.close()
         return self.process.returncode

@@ -145,7 +145,7 @@ class ScriptedSource final : public EndpointSource {
 }  // namespace
 
 int main(int argc, char** argv) {
-  block_stop_signals();
+  prepare_process();
   EppConfig config;
   const auto start = read_settings(std::vector<std::string>(argv + 1, argv + argc),
                                    config::Environment::from_process(), config);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include <string>
 
 #include "sidecar/http1/message_parser.hpp"
@@ -74,6 +76,13 @@ TEST_F(LegHeadTest, AddsARequestIdOnlyWhereThereIsNone) {
   EXPECT_NE(write_leg_head(leg, {}).find("x-request-id: ours\r\n"), std::string::npos);
   client_sends("X-Request-Id: theirs\r\n");
   EXPECT_EQ(write_leg_head(leg, {}).find("ours"), std::string::npos);
+  const std::array<HeaderOverride, 1> overrides{{{"x-request-id", "the backend's"}}};
+  leg.overrides = overrides;
+  for (const std::string client : {"", "X-Request-Id: theirs\r\n"}) {
+    client_sends(client);
+    EXPECT_EQ(write_leg_head(leg, {}),
+              "POST /v1/x?y=1 HTTP/1.1\r\nhost: [::1]:8001\r\nx-request-id: the backend's\r\n\r\n");
+  }
 }
 
 TEST_F(LegHeadTest, AsksForNoCodingOfAReplyThatIsRead) {

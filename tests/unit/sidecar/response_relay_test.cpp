@@ -30,7 +30,7 @@ class ResponseRelayTest : public LoopCase {
  protected:
   ResponseRelayTest() {
     auto [near, far] = make_connection();
-    client_ = std::make_shared<ClientConnection>(deadlines, std::move(near), kPatience);
+    client_ = std::make_unique<ClientConnection>(deadlines, std::move(near), kPatience);
     far_ = std::make_unique<Socket>(std::move(far));
     far_->non_blocking(true);
   }
@@ -70,7 +70,7 @@ class ResponseRelayTest : public LoopCase {
     }
   }
 
-  std::shared_ptr<ClientConnection> client_;
+  std::unique_ptr<ClientConnection> client_;
   std::unique_ptr<Socket> far_;
   error_code end_;
   http1::RequestHead request_;
@@ -204,7 +204,7 @@ TEST_F(ResponseRelayTest, BreaksOffSoThatNobodyTakesItForComplete) {
   for (const auto& row : rows) {
     SCOPED_TRACE(row.why);
     auto [near, far] = make_connection();
-    client_ = std::make_shared<ClientConnection>(deadlines, std::move(near), kPatience);
+    client_ = std::make_unique<ClientConnection>(deadlines, std::move(near), kPatience);
     far_ = std::make_unique<Socket>(std::move(far));
     far_->non_blocking(true);
     auto& to_client = relay_for(row.request);

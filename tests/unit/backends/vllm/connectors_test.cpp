@@ -1,58 +1,10 @@
 // Connectors other than NIXL's pull, and token reuse (C60 to C79 of backends/vllm/PROTOCOL.md).
 #include <nlohmann/json.hpp>
 
-#include "tests/unit/backends/vllm/vllm_case.hpp"
+#include "tests/unit/backends/vllm/connector_case.hpp"
 
 namespace handoff::plugin_test {
 namespace {
-
-using Json = nlohmann::ordered_json;
-using Kind = Action::Kind;
-
-const std::string kAsk = R"({"messages":[],"max_tokens":9})";
-
-std::map<std::string, std::string> connector(const std::string& name) {
-  return {{"DYN_SIDECAR_VLLM_CONNECTOR", name}};
-}
-Event head(std::uint32_t leg, std::uint32_t status) {
-  return {.kind = HANDOFF_EVENT_LEG_HEAD, .leg = leg, .status = status, .flags = 5};
-}
-Event piece(std::uint32_t leg, std::string body) {
-  return {.kind = HANDOFF_EVENT_LEG_BODY, .leg = leg, .status = 200, .body = std::move(body), .flags = 5};
-}
-Event lost(std::uint32_t leg) {
-  return leg_failed(leg, HANDOFF_CAUSE_RESET, HANDOFF_REUSED | HANDOFF_REQUEST_SENT);
-}
-
-// ------------------------------------------------------------------------------------------------ nixl-push
-
-class NixlPush : public VllmCase {
- protected:
-  NixlPush() : VllmCase(connector("nixl-push")) {}
-};
-
-const std::string kPushed =
-    R"({"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"e","remote_request_id":"r",)"
-    R"("remote_host":"h","remote_port":5600,"tp_size":1,"pp_size":1,"transfer_mode":"push"})";
-
-// C60: decode registers its own blocks, so that prefill's are not needed; otherwise as with pull.
-TEST_F(NixlPush, HandoffNeedsNoBlockIds) {
-  const auto leg = decode(kChat, kAsk, reply_with(kPushed));
-  EXPECT_EQ(Json::parse(leg.body)["kv_transfer_params"], Json::parse(kPushed));
-  auto listed = Json::parse(kPushed);
-  listed["remote_block_ids"] = Json::array();
-  EXPECT_EQ(after_reply(reply_with(listed.dump())).kind, Kind::start);
-  for (const std::string name : {"remote_engine_id", "remote_request_id", "remote_host", "remote_port"}) {
-    auto lacking = Json::parse(kPushed);
-    lacking.erase(name);
-    EXPECT_EQ(after_reply(reply_with(lacking.dump())).code, "invalid_prefill_handoff") << name;
-  }
-}
-
-// C61: engines of the two modes never shake hands.
-TEST_F(NixlPush, HandoffOfTheOtherModeIsRefused) {
-  EXPECT_EQ(after_reply(reply_with(kHandoff)).code, "invalid_prefill_handoff");
-}
 
 class NixlPull : public VllmCase {};
 
@@ -69,7 +21,7 @@ class TokenReuse : public VllmCase {
 
 // C62
 TEST_F(TokenReuse, ChatsAreTokenizedOnce) {
-  EXPECT_EQ(Json::parse(prefill(kChat, kAsk).body)["return_token_ids"], true);
+  EXPECT_EQ(Json::parse(prefill(kChat, kShortAsk).body)["return_token_ids"], true);
   const std::string reply = R"({"prompt_token_ids":[1, 2,30],"kv_transfer_params":)" + kHandoff + "}";
   const auto leg = decode(kChat, R"({"messages":[],"return_token_ids":false})", reply);
   const auto params = Json::parse(leg.body)["kv_transfer_params"];
@@ -83,8 +35,8 @@ TEST_F(TokenReuse, ChatsAreTokenizedOnce) {
 // C63: what is no list of tokens is not passed on; decode tokenizes then.
 TEST_F(TokenReuse, OtherRepliesAndPathsAreLeftAlone) {
   for (const std::string ids : {"null", "[]", "[1.5]", "[-1]", "\"x\"", "[[1]]"}) {
-    const auto leg =
-        decode(kChat, kAsk, R"({"prompt_token_ids":)" + ids + R"(,"kv_transfer_params":)" + kHandoff + "}");
+    const auto leg = decode(kChat, kShortAsk,
+                            R"({"prompt_token_ids":)" + ids + R"(,"kv_transfer_params":)" + kHandoff + "}");
     EXPECT_EQ(Json::parse(leg.body)["kv_transfer_params"], Json::parse(kHandoff)) << ids;
   }
   EXPECT_EQ(Json::parse(prefill(kCompletions, R"({"prompt":"p"})").body).count("return_token_ids"), 0U);
@@ -99,14 +51,14 @@ class SharedStorage : public VllmCase {
 
 // C64: prefill fills the store, nothing is handed over.
 TEST_F(SharedStorage, PrefillRunsWithOneTokenThenDecodeAsAsked) {
-  const auto exchange = begin(kChat, kAsk);
+  const auto exchange = begin(kChat, kShortAsk);
   const auto first = only(exchange->begin_actions()).leg;
   EXPECT_EQ(first.body, R"({"messages":[],"max_tokens":1,"stream":false})");
   const auto second = only(exchange->deliver(leg_done(1, 200, R"({"kv_transfer_params":{"a":1}})"))).leg;
-  EXPECT_EQ(second.body, kAsk);
+  EXPECT_EQ(second.body, kShortAsk);
   EXPECT_EQ(second.reply, HANDOFF_REPLY_RELAY);
   EXPECT_TRUE(exchange->deliver(ended(HANDOFF_OUTCOME_CLIENT_GONE)).empty()) << "nothing to release";
-  const auto failed = begin(kChat, kAsk);
+  const auto failed = begin(kChat, kShortAsk);
   EXPECT_EQ(only(failed->deliver(leg_done(1, 503, ""))).kind, Kind::fail_with_leg);
 }
 
@@ -170,7 +122,7 @@ class Offloading : public VllmCase {
 
 // C67: prefill first: asked at once, decode would wait for it up to 30 s.
 TEST_F(Offloading, EnginesMeetByANameOfOurs) {
-  const auto exchange = begin(kChat, kAsk, {{"x-dynamo-prefill-dp-rank", "2"}});
+  const auto exchange = begin(kChat, kShortAsk, {{"x-dynamo-prefill-dp-rank", "2"}});
   const auto asked = Json::parse(only(exchange->begin_actions()).leg.body)["kv_transfer_params"];
   const auto id = asked["remote_decoder"]["kv_request_id"];
   EXPECT_EQ(asked.dump(), R"({"remote_decoder":{"kv_request_id":)" + id.dump() + "}}");
@@ -179,8 +131,9 @@ TEST_F(Offloading, EnginesMeetByANameOfOurs) {
             R"({"remote_prefiller":{"kv_request_id":)" + id.dump() +
                 R"(,"remote_host":"10.0.0.9","remote_port":5712}})");
   EXPECT_TRUE(exchange->deliver(ended(HANDOFF_OUTCOME_CLIENT_GONE)).empty()) << "nothing to release";
-  EXPECT_NE(Json::parse(prefill(kChat, kAsk).body)["kv_transfer_params"]["remote_decoder"]["kv_request_id"],
-            id);
+  EXPECT_NE(
+      Json::parse(prefill(kChat, kShortAsk).body)["kv_transfer_params"]["remote_decoder"]["kv_request_id"],
+      id);
 }
 
 // -------------------------------------------------------------------------------------------------- mooncake
@@ -192,13 +145,7 @@ class Mooncake : public VllmCase {
  protected:
   Mooncake() : VllmCase(connector("mooncake")) {}
 
-  /// The ids of the running prefill and decode legs.
-  struct Pair {
-    std::unique_ptr<Exchange> exchange;
-    Leg prefill;
-    Leg decode;
-  };
-  Pair pair(std::string body = kAsk, std::vector<Header> headers = {}) {
+  Pair pair(std::string body = kShortAsk, std::vector<Header> headers = {}) {
     Pair out{begin(kChat, std::move(body), std::move(headers)), {}, {}};
     auto actions = out.exchange->begin_actions();
     if (actions.size() == 1) actions = out.exchange->deliver(leg_done(actions[0].leg.id, 200, kRanks));
@@ -215,7 +162,8 @@ const std::string kLength = R"({"choices":[{"finish_reason":"length"}]})";
 
 // C68
 TEST_F(Mooncake, AsksTheBootstrapServerThenBothEnginesAtOnce) {
-  const auto exchange = begin(kChat, kAsk, {{"x-dynamo-prefill-dp-rank", "1"}, {"x-dynamo-dp-rank", "3"}});
+  const auto exchange =
+      begin(kChat, kShortAsk, {{"x-dynamo-prefill-dp-rank", "1"}, {"x-dynamo-dp-rank", "3"}});
   const auto query = only(exchange->begin_actions()).leg;
   EXPECT_EQ(query.method + " " + query.path, "GET /query");
   EXPECT_EQ(query.port, 8998U);
@@ -249,7 +197,7 @@ TEST_F(Mooncake, AsksTheBootstrapServerThenBothEnginesAtOnce) {
 // C69
 TEST_F(Mooncake, IPv6HostsAreBracketed) {
   Exchange exchange(backend_,
-                    {.path = std::string(kChat), .body = kAsk, .prefill = Endpoint{"fd00::1", 8000}});
+                    {.path = std::string(kChat), .body = kShortAsk, .prefill = Endpoint{"fd00::1", 8000}});
   const auto actions = exchange.deliver(leg_done(1, 200, kRanks));
   ASSERT_EQ(actions.size(), 2U);
   EXPECT_EQ(Json::parse(actions[1].leg.body)["kv_transfer_params"]["remote_bootstrap_addr"],
@@ -267,7 +215,7 @@ TEST_F(Mooncake, RanksAreRememberedUntilALegFails) {
   ASSERT_EQ(actions.size(), 2U);
   EXPECT_EQ(actions[0].kind, Kind::cancel);
   EXPECT_EQ(actions[1].kind, Kind::fail_with_leg);
-  EXPECT_EQ(only(begin(kChat, kAsk)->begin_actions()).leg.name, "bootstrap");
+  EXPECT_EQ(only(begin(kChat, kShortAsk)->begin_actions()).leg.name, "bootstrap");
 }
 
 // C71: a prefill engine that was restarted: decode refuses the old id, and the new one is asked for, once.
@@ -290,6 +238,25 @@ TEST_F(Mooncake, OldEngineIdIsAskedForAnew) {
     pair();  // remembers anew
   }
   EXPECT_EQ(host_.counts["started_over"], 2);
+}
+
+// C71: the same when prefill is the quicker one. Decode's reply is not shown before it has begun.
+TEST_F(Mooncake, RememberedPrefillThatIsDoneWaitsForDecodeToSpeak) {
+  pair();
+  auto stale = pair();
+  EXPECT_TRUE(stale.exchange->deliver(leg_done(stale.prefill.id, 200, kLength)).empty());
+  const auto actions = stale.exchange->deliver(head(stale.decode.id, 500));
+  ASSERT_EQ(actions.size(), 2U) << "prefill's leg is over";
+  EXPECT_EQ(actions[0].kind, Kind::cancel);
+  EXPECT_EQ(actions[1].leg.name, "bootstrap");
+  auto again = stale.exchange->deliver(leg_done(actions[1].leg.id, 200, kRanks));
+  ASSERT_EQ(again.size(), 2U);
+  EXPECT_EQ(only(stale.exchange->deliver(leg_done(again[0].leg.id, 200, kLength))).kind, Kind::relay);
+
+  auto good = pair();
+  EXPECT_TRUE(good.exchange->deliver(leg_done(good.prefill.id, 200, kLength)).empty());
+  EXPECT_TRUE(good.exchange->deliver(head(good.decode.id, 200)).empty());
+  EXPECT_EQ(only(good.exchange->deliver(piece(good.decode.id, "{\"choices\":"))).kind, Kind::relay);
 }
 
 // C72: decode would wait for ever for what prefill did not finish by its limit.
@@ -334,13 +301,13 @@ TEST_F(Mooncake, CompleteAnswerWaitsForPrefill) {
 TEST_F(Mooncake, BootstrapServerThatNamesNoRankIsAnError) {
   for (const std::string reply :
        {"", "[]", "{}", R"({"x":{"engine_id":"e"}})", R"({"0":{}})", R"({"0":{"engine_id":""}})"}) {
-    const auto exchange = begin(kChat, kAsk);
+    const auto exchange = begin(kChat, kShortAsk);
     const auto action = only(exchange->deliver(leg_done(1, 200, reply)));
     EXPECT_EQ(action.kind, Kind::fail) << reply;
     EXPECT_EQ(action.code, "invalid_prefill_handoff");
   }
   for (const auto& event : {leg_done(1, 404, ""), leg_failed(1, HANDOFF_CAUSE_CONNECT)}) {
-    const auto exchange = begin(kChat, kAsk);
+    const auto exchange = begin(kChat, kShortAsk);
     EXPECT_EQ(only(exchange->deliver(event)).kind, Kind::fail_with_leg);
   }
 }

@@ -1,0 +1,32 @@
+#include "epp/server/body_deadlines.hpp"
+
+namespace handoff::epp {
+
+BodyDeadlines::Place BodyDeadlines::add(BodyWaiter& waiter) {
+  waiting_.push_back({&waiter, Clock::now() + patience_});
+  arm();
+  return std::prev(waiting_.end());
+}
+
+void BodyDeadlines::on_alarm() {
+  armed_ = false;
+  const auto now = Clock::now();
+  while (!waiting_.empty() && waiting_.front().until <= now) {
+    BodyWaiter& late = *waiting_.front().waiter;
+    waiting_.pop_front();
+    late.on_body_timeout();
+  }
+  arm();
+}
+
+// An alarm that is early, because the call it was set for no longer waits, sets the next one.
+void BodyDeadlines::arm() {
+  if (armed_ || waiting_.empty()) return;
+  armed_ = true;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(waiting_.front().until - Clock::now());
+  alarm_.Set(&queue_,
+             gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(left.count(), GPR_TIMESPAN)),
+             this);
+}
+
+}  // namespace handoff::epp

@@ -1,0 +1,90 @@
+#include "sidecar/socket_poller.hpp"
+
+#include <algorithm>
+#include <boost/system/system_error.hpp>
+#include <cerrno>
+
+namespace handoff::sidecar {
+namespace {
+
+int new_set() {
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  if (set < 0) throw boost::system::system_error(errno, boost::system::system_category(), "epoll_create1");
+  return set;
+}
+
+}  // namespace
+
+net::execution_context::id SocketPoller::id;
+
+SocketPoller::SocketPoller(net::io_context& context)
+    : net::execution_context::service(context), set_(context, new_set()) {}
+
+void SocketPoller::shutdown() {
+  while (!watches_.empty()) {
+    auto& watch = watches_.front();
+    watches_.pop_front();
+    watch.drop_waiter();
+  }
+  error_code ignored;
+  set_.close(ignored);
+}
+
+bool SocketPoller::add(int socket, Watch& watch) {
+  epoll_event interest{};
+  interest.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  interest.data.ptr = &watch;
+  if (::epoll_ctl(set_.native_handle(), EPOLL_CTL_ADD, socket, &interest) != 0) return false;
+  watches_.push_back(watch);
+  return true;
+}
+
+void SocketPoller::remove(int socket, Watch& watch) {
+  if (!watch.is_linked()) return;
+  watches_.erase(watches_.iterator_to(watch));
+  ::epoll_ctl(set_.native_handle(), EPOLL_CTL_DEL, socket, nullptr);
+  for (auto& event : batch_) {
+    if (event.data.ptr == &watch) event.data.ptr = nullptr;
+  }
+}
+
+void SocketPoller::begin_wait() {
+  ++waits_;
+  if (!armed_ && batch_.empty()) arm();
+}
+
+void SocketPoller::end_wait() {
+  if (--waits_ > 0 || !armed_) return;
+  armed_ = false;
+  error_code ignored;
+  set_.cancel(ignored);
+}
+
+void SocketPoller::arm() {
+  armed_ = true;
+  set_.async_wait(net::posix::descriptor_base::wait_read, [this](error_code ec) {
+    if (ec) return;  // by end_wait(), which said so itself
+    armed_ = false;
+    dispatch();
+  });
+}
+
+void SocketPoller::dispatch() {
+  const int count = ::epoll_wait(set_.native_handle(), events_.data(), static_cast<int>(events_.size()), 0);
+  batch_ = std::span(events_).first(static_cast<std::size_t>(std::max(count, 0)));
+  // First all of what is known, so that whoever acts on one socket knows of the others what came before.
+  for (const auto& event : batch_) {
+    auto& watch = *static_cast<Watch*>(event.data.ptr);
+    const bool broken = (event.events & (EPOLLHUP | EPOLLERR)) != 0;
+    if (broken || (event.events & EPOLLRDHUP) != 0) watch.hung_up_ = true;
+    if (broken || (event.events & (EPOLLIN | EPOLLRDHUP)) != 0) watch.readable_ = true;
+    if (broken || (event.events & EPOLLOUT) != 0) watch.writable_ = true;
+  }
+  for (const auto& event : batch_) {
+    if (event.data.ptr != nullptr) static_cast<Watch*>(event.data.ptr)->on_change();
+  }
+  batch_ = {};
+  if (waits_ > 0 && !armed_) arm();  // what did not fit into this batch is told at once
+}
+
+}  // namespace handoff::sidecar

@@ -1,0 +1,110 @@
+"""The engines of a run, of the kind that HANDOFF_FAULT_ENGINE names: one that dies and comes back among them."""
+
+import json
+import os
+import pathlib
+
+import faults
+from mock_engine_client import MockEngine
+
+HERE = pathlib.Path(__file__).parent
+BIN = pathlib.Path(os.environ.get("HANDOFF_BIN", HERE.parent.parent / "build/release/bin"))
+MOCK = os.environ.get("HANDOFF_MOCK_ENGINE", str(BIN / "handoff-mock-engine"))
+ENGINE = os.environ.get("HANDOFF_FAULT_ENGINE", "vllm")
+TRTLLM = ENGINE.startswith("trtllm")
+# Of vLLM, another than NIXL's pull.
+CONNECTOR = ENGINE.removeprefix("vllm-") if ENGINE.startswith("vllm-") else None
+SANITIZED = os.environ.get("HANDOFF_SANITIZED", "") != ""
+LEASE_SCALE = 0.6 if SANITIZED else 0.3  # of 30 s: above what a healthy handoff can take, short enough to wait for
+# Of SGLang's 300 s, Mooncake's 480 s, and the 30 s that an offloading decode waits for blocks that nobody stores: more than
+# any healthy pair takes, less than the test waits.
+SCALES = {"sglang": 0.05, "vllm-mooncake": 0.02, "vllm-offloading": 0.05}
+
+
+class Engines:
+    """Two prefill engines that fail only on request, one that dies and comes back, and the decode engine."""
+
+    def __init__(self, seed, folder):
+        self.prefill_faults = faults.prefill_faults(ENGINE)
+        self.decode_faults = faults.decode_faults(ENGINE)
+        self.roles = {"prefill": ("--role", "producer"), "decode": ("--role", "consumer")}
+        if ENGINE == "sglang":
+            self.roles = {part: ("--engine", "sglang", "--disaggregation-mode", part) for part in ("prefill", "decode")}
+        if TRTLLM:
+            self.roles = {part: ("--engine", "trtllm", *role) for part, role in self.roles.items()}
+        flags = ["--time-scale", str(SCALES.get(ENGINE, LEASE_SCALE)), "--seed", str(seed % 2**31), "--blocks", "60000"]
+        if CONNECTOR:
+            flags += ["--kv-connector", CONNECTOR]
+        if CONNECTOR == "shared-storage":
+            store = folder / "store"
+            store.mkdir()
+            flags += ["--shared-storage-path", str(store)]
+        self.flags = flags
+        # A port that the sidecar is told once is the same one on all prefill hosts. These have an address each.
+        self.common_ports = []
+        self.prefill = []
+        for number in range(3):
+            self.prefill.append(self._prefill(number, "--port", "0"))
+            self.common_ports = self._common_ports()
+        rules = json.dumps(faults.rules_for(faults.DECODE_HEADER, self.decode_faults))
+        # With `fail` it also fails when this machine is too busy to let it reach prefill within its half second.
+        self.decode = MockEngine(*self.roles["decode"], *flags, "--kv-load-failure-policy", "recompute", "--faults", rules,
+                                 binary=MOCK)
+
+    def _prefill(self, number, *more):
+        rules = json.dumps(faults.rules_for(faults.PREFILL_HEADER, self.prefill_faults))
+        return MockEngine(*self.roles["prefill"], *self.flags, "--bind", f"127.0.0.{number + 1}", "--faults", rules,
+                          *self.common_ports, *more, binary=MOCK)
+
+    def _common_ports(self):
+        first = self.prefill[0]
+        if CONNECTOR == "mooncake":
+            return ["--mooncake-bootstrap-port", str(first.bootstrap_port)]
+        return ["--side-channel-port", str(first.side_channel_port)] if CONNECTOR == "offloading" else []
+
+    def sidecar_settings(self):
+        if not CONNECTOR:
+            return {}
+        first = self.prefill[0]
+        return {"DYN_SIDECAR_VLLM_CONNECTOR": CONNECTOR, "DYN_SIDECAR_VLLM_P2P_PORT": str(first.side_channel_port),
+                "DYN_SIDECAR_VLLM_MOONCAKE_BOOTSTRAP_PORT": str(first.bootstrap_port or 1)}
+
+    def address(self, number):
+        return f"{self.prefill[number].host}:{self.prefill[number].port}"
+
+    @property
+    def mortal(self):
+        return self.prefill[2]
+
+    def kill_mortal(self, softly):
+        if softly:
+            self.mortal.control("POST", "/mock/die")
+        self.mortal.stop()
+
+    def restart_mortal(self):
+        self.prefill[2] = self._prefill(2, "--port", str(self.mortal.port))
+
+    def all(self):
+        return [*self.prefill, self.decode]
+
+    def stop(self):
+        return [engine.stop() for engine in self.all()]
+
+
+def check_engines(run):
+    """Nothing is held any more, and the sidecar has sent nothing that hurts."""
+    for engine in run.engines.all():
+        state = engine.wait(blocks_free="all", requests=0, leases=0)
+        assert state["blocks"]["leaked"] == 0, state
+        assert not state["dead"] and state["deaths"] == 0, state
+        assert state["hung_incomplete"] == 0, state
+        assert state["wrong_text"] == 0, state
+        assert state["misrouted"] == 0, state
+        if CONNECTOR:
+            engine.wait(transfers__asked=0, transfers__loading=0, transfers__orphaned=0)
+        if TRTLLM:
+            for name in ("duplicate_ids", "low_ids", "tokenized_again", "cancelled_in_transfer"):
+                assert state[name] == 0, (name, state)
+        if ENGINE == "sglang":
+            engine.wait(sglang__rooms__live=0, sglang__waiting_peers=0)
+            assert state["sglang"]["missing_room"] == 0 and state["sglang"]["aborts"]["of_all"] == 0, state
