@@ -347,7 +347,15 @@ handoff_status DisaggregatedExchange::cancel_leg(std::uint32_t id) {
 handoff_status DisaggregatedExchange::relay_leg(std::uint32_t id) {
   auto* leg = find(id);
   if (leg == nullptr || leg->given_up) return HANDOFF_INVALID;
-  const bool held = leg->reply == HANDOFF_REPLY_HOLD && (!leg->finished || leg->failure == LegFailure::none);
+  if (leg->reply == HANDOFF_REPLY_HOLD && leg->finished && leg->failure != LegFailure::none) {
+    // Its failure may be on its way to the backend, which can't know: LEG_FAILED then asks for another
+    // answer.
+    const bool is_told =
+        std::none_of(events_.begin(), events_.end(), [leg](const auto& event) { return event.leg == leg; });
+    if (is_told) return HANDOFF_INVALID;
+    return may_answer() ? HANDOFF_OK : HANDOFF_WRONG_STATE;
+  }
+  const bool held = leg->reply == HANDOFF_REPLY_HOLD;
   const bool collected =
       leg->reply == HANDOFF_REPLY_COLLECT && leg->finished && leg->failure == LegFailure::none;
   if (!held && !collected) return HANDOFF_INVALID;

@@ -1,6 +1,8 @@
 """How the sidecar carries out what a backend asks for, in sequences that no engine's protocol of ours brings about.
 The backend does what the x-script header says (tests/plugins/scripted_backend)."""
 
+import signal
+
 import pytest
 from harness.http_client import Truncated, wire
 from harness.scripted_engine import ScriptedEngine
@@ -89,6 +91,18 @@ def test_a_held_reply_that_is_complete_is_relayed_with_its_length(play):
         prefill.reply(b"{}")
         answer = client.read_response("POST")
         assert (answer.framing, answer.body) == ("fixed", b"held from beginning to end")
+
+
+def test_a_held_leg_that_fails_before_the_backend_hears_of_it_may_be_relayed(play):
+    """Both ends come at once: the sidecar stands still meanwhile."""
+    with play.ask("begin=start:1:prefill:collect,start:2:decode:hold; done.1=relay:2; failed.2=fail:503") as client:
+        decode, prefill = play.decode.next(), play.prefill.next()
+        decode.body(), prefill.body()
+        play.sidecar.signal(signal.SIGSTOP)
+        prefill.reply(b"{}")
+        decode.close()
+        play.sidecar.signal(signal.SIGCONT)
+        client.read_response("POST").refused(503, "scripted")
 
 
 def test_a_head_alone_can_be_relayed(play):

@@ -1,0 +1,61 @@
+"""What the conformance suite (test_every_protocol.py) needs to know of each protocol, and where the protocols differ."""
+
+import os
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Protocol:
+    name: str
+    backend: str
+    prefill_flags: tuple
+    decode_flags: tuple
+    forged: dict  # what only the sidecar may send
+    settings: dict = field(default_factory=dict)
+    # Both engines are asked at once, so decode has the request when prefill fails, and must be rid of it.
+    concurrent: bool = False
+    # An engine is asked for its particulars first: that it can't be reached is told of that question.
+    asks_prefill_first: bool = False
+    asks_decode_first: bool = False
+    prefill_may_be_sent_again: bool = False
+    decode_can_prefill: bool = True
+    # The engines lose blocks when a request is closed while they move, so it runs on until its answer begins.
+    prefill_lingers: bool = False
+    decode_lingers: bool = False
+    # Only the engine's own time-out frees what prefill holds for a decode that failed.
+    failed_decode_leaves_lease: bool = False
+    no_request: dict = field(default_factory=lambda: {"requests": 0, "blocks_free": "all", "leases": 0})
+    # For tests that break handoffs: a time-out of half a second to wait for. Otherwise it is the real one.
+    impatient: tuple = ("--time-scale", "0.017")
+    # Counters of what engines would suffer from a careless proxy.
+    damage: tuple = ("deaths", "wrong_text", "misrouted", "hung_incomplete")
+
+    def __str__(self):
+        return self.name
+
+
+def _roles(*flags):
+    return {"prefill_flags": (*flags, "--role", "producer"), "decode_flags": (*flags, "--role", "consumer")}
+
+
+_TRTLLM_DAMAGE = (*Protocol.damage, "duplicate_ids", "low_ids", "unsigned_requests", "tokenized_again", "cancelled_in_transfer")
+_TRTLLM_FORGED = {"disaggregated_params": {"request_type": "generation_only"}}
+
+_ALL = [
+    Protocol("vllm", "vllm", **_roles(), forged={"kv_transfer_params": {"do_remote_prefill": True}},
+             prefill_may_be_sent_again=True),
+    # Its engines' time-outs stay 300 s: a room that is gone sooner was ended by the sidecar.
+    Protocol("sglang", "sglang", ("--engine", "sglang", "--disaggregation-mode", "prefill"),
+             ("--engine", "sglang", "--disaggregation-mode", "decode"), forged={"bootstrap_room": 7}, concurrent=True,
+             asks_prefill_first=True, asks_decode_first=True, decode_can_prefill=False, impatient=(),
+             no_request={"requests": 0, "blocks_free": "all", "sglang__rooms__live": 0, "sglang__waiting_peers": 0}),
+    Protocol("trtllm", "trtllm", **_roles("--engine", "trtllm"), forged=_TRTLLM_FORGED, decode_lingers=True,
+             failed_decode_leaves_lease=True, damage=_TRTLLM_DAMAGE),
+    Protocol("trtllm-generation-first", "trtllm", **_roles("--engine", "trtllm"), forged=_TRTLLM_FORGED,
+             settings={"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"}, concurrent=True, asks_prefill_first=True,
+             prefill_lingers=True, decode_lingers=True, damage=_TRTLLM_DAMAGE),
+]
+
+# The build runs one protocol per test, side by side.
+_ONLY = os.environ.get("HANDOFF_TEST_PROTOCOL")
+PROTOCOLS = [protocol for protocol in _ALL if _ONLY in (None, protocol.name)]
