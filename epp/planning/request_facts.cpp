@@ -16,6 +16,9 @@ namespace {
 using json::ObjectScan;
 using json::ValueKind;
 
+// In this order; the first one that is there counts.
+constexpr std::array<std::string_view, 4> kSessionHeaders = {
+    "x-dynamo-session-id", "x-claude-code-session-id", "thread-id", "x-session-id"};
 constexpr std::string_view kMetadataPrefix = "x-dynamo-meta-";
 constexpr std::size_t kLongestHint = 256;  // of ids and class names; longer ones are left out
 constexpr std::uint64_t kLongestGoalMs = 3'600'000;
@@ -80,7 +83,10 @@ void read_headers(const HeaderBlock& headers, RequestFacts& facts) {
     facts.request_id = std::string(id->substr(0, kLongestHint));
   }
   facts.tenant = hint(headers.last_filled("x-tenant-id"));
-  facts.session_id = hint(headers.last_filled("x-dynamo-session-id"));
+  for (const std::string_view name : kSessionHeaders) {
+    if (facts.session_id.empty()) facts.session_id = hint(headers.last_filled(name));
+  }
+  facts.session_final = headers.last_filled("x-dynamo-session-final") == "true";
   facts.policy_class = hint(headers.last_filled("x-dynamo-meta-policy-class"));
   if (const auto text = headers.last_filled("x-dynamo-meta-priority")) {
     facts.priority_jump = to_priority(*text).value_or(0.0);

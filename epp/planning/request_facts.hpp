@@ -35,6 +35,7 @@ struct RequestFacts {
   std::string request_id;  // x-request-id
   std::string tenant;      // x-tenant-id
   std::string session_id;
+  bool session_final = false;  // the session ends with this request
   std::string policy_class;
   double priority_jump = 0.0;
   std::uint32_t strict_priority = 0;

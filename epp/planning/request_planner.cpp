@@ -214,7 +214,7 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
     if (facts_.pinned_worker) pin(request, *facts_.pinned_worker);
     const bool binds = planner_.parts_.selectors.destination->config().affinity.mode != AffinityMode::kOff;
     if (binds && !facts_.session_id.empty()) {
-      request.session = SessionRef{.session_id = facts_.session_id};
+      request.session = SessionRef{.session_id = facts_.session_id, .final = facts_.session_final};
     }
     return request;
   }

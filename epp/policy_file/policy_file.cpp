@@ -73,11 +73,11 @@ class Reader {
 
   void read_bucket(const YAML::Node& node, const std::string& place) {
     UncachedIslBucket bucket;
-    read_map(node, place,
-             {{"min_tokens",
-               [&](const auto& value, const auto& where) { read_count(value, where, 0, bucket.min_tokens); }},
-              {"bucket",
-               [&](const auto& value, const auto& where) { read_name(value, where, bucket.bucket); }}});
+    read_map(
+        node, place,
+        {{"min_tokens",
+          [&](const auto& value, const auto& where) { read_count(value, where, 0, bucket.min_tokens); }},
+         {"bucket", [&](const auto& value, const auto& where) { read_name(value, where, bucket.bucket); }}});
     profile_.uncached_isl_buckets.push_back(std::move(bucket));
   }
 
@@ -90,24 +90,24 @@ class Reader {
         if (read_count(value, where, 0, read)) field = read;
       };
     };
-    read_map(
-        node, place,
-        {{"name", [&](const auto& value, const auto& where) { read_name(value, where, made.name); }},
-         {"policy_family",
-          [&](const auto& value, const auto& where) { read_name(value, where, made.policy_family); }},
-         {"cache_bucket",
-          [&](const auto& value, const auto& where) { read_name(value, where, made.cache_bucket); }},
-         {"queue_policy",
-          [&](const auto& value, const auto& where) { read_order(value, where, made.queue_policy); }},
-         {"quantum", [&](const auto& value, const auto& where) { read_count(value, where, 1, made.quantum); }},
-         {"prefill_busy_threshold", limit(made.prefill_busy_threshold)},
-         {"prefill_busy_threshold_frac",
-          [&](const auto& value, const auto& where) {
-            read_fraction(value, where, made.prefill_busy_threshold_frac);
-          }},
-         {"request_queue_limit_per_worker", limit(made.request_queue_limit_per_worker)},
-         {"raw_isl_token_queue_limit_per_worker", limit(made.raw_isl_token_queue_limit_per_worker)},
-         {"cached_token_queue_limit_per_worker", limit(made.cached_token_queue_limit_per_worker)}});
+    read_map(node, place,
+             {{"name", [&](const auto& value, const auto& where) { read_name(value, where, made.name); }},
+              {"policy_family",
+               [&](const auto& value, const auto& where) { read_name(value, where, made.policy_family); }},
+              {"cache_bucket",
+               [&](const auto& value, const auto& where) { read_name(value, where, made.cache_bucket); }},
+              {"queue_policy",
+               [&](const auto& value, const auto& where) { read_order(value, where, made.queue_policy); }},
+              {"quantum",
+               [&](const auto& value, const auto& where) { read_count(value, where, 1, made.quantum); }},
+              {"prefill_busy_threshold", limit(made.prefill_busy_threshold)},
+              {"prefill_busy_threshold_frac",
+               [&](const auto& value, const auto& where) {
+                 read_fraction(value, where, made.prefill_busy_threshold_frac);
+               }},
+              {"request_queue_limit_per_worker", limit(made.request_queue_limit_per_worker)},
+              {"raw_isl_token_queue_limit_per_worker", limit(made.raw_isl_token_queue_limit_per_worker)},
+              {"cached_token_queue_limit_per_worker", limit(made.cached_token_queue_limit_per_worker)}});
     profile_.policy_classes.push_back(std::move(made));
   }
 

@@ -82,6 +82,7 @@ nlohmann::json selector_report(const SelectionService& service, const WorkerDire
     for (const WorkerLoad& load : partition.loads) {
       const auto known = view.workers.find(load.rank.worker);
       workers.push_back({{"name", known == view.workers.end() ? "" : known->second.name},
+                         {"id", load.rank.worker},
                          {"rank", load.rank.rank},
                          {"active_prefill_tokens", load.active_prefill_tokens},
                          {"active_decode_blocks", load.active_decode_blocks},

@@ -33,8 +33,8 @@ policy_classes:
   EXPECT_EQ(profile->uncached_isl_buckets[1].min_tokens, 4096U);
   EXPECT_EQ(profile->uncached_isl_buckets[1].bucket, "long");
   ASSERT_EQ(profile->policy_classes.size(), 3U);
-  const auto& [a, b, c] = std::tie(profile->policy_classes[0], profile->policy_classes[1],
-                                   profile->policy_classes[2]);
+  const auto& [a, b, c] =
+      std::tie(profile->policy_classes[0], profile->policy_classes[1], profile->policy_classes[2]);
   EXPECT_EQ(a.policy_family, "standard");
   EXPECT_EQ(a.cache_bucket, "short");
   EXPECT_EQ(a.quantum, 10U);
@@ -68,7 +68,8 @@ TEST(PolicyFile, SaysWhereAndWhatIsAccepted) {
       {"policy_classes: [{name: a, nam: b}]", "policy_classes[0]: unknown key 'nam'"},
       {"policy_classes: [{name: a, name: b}]", "given twice"},
       {"policy_classes: [{name: [a]}]", "policy_classes[0].name (line 1): not one value"},
-      {"policy_classes: [{name: a, quantum: 0}]", "quantum (line 1): '0'; accepted: a whole number of at least 1"},
+      {"policy_classes: [{name: a, quantum: 0}]",
+       "quantum (line 1): '0'; accepted: a whole number of at least 1"},
       {"policy_classes: [{name: a, quantum: -1}]", "'-1'"},
       {"policy_classes: [{name: a, prefill_busy_threshold: 99999999999999999999}]", "prefill_busy_threshold"},
       {"policy_classes: [{name: a, prefill_busy_threshold_frac: .nan}]", "a decimal number"},
@@ -89,8 +90,9 @@ TEST(PolicyFile, IsBounded) {
   std::string wrong = "policy_classes:\n";
   for (int i = 0; i < 20; ++i) wrong += "  - {name: c, bad: 1}\n";
   EXPECT_NE(error_of(wrong).find("and 10 more"), std::string::npos);
-  EXPECT_NE(std::get<PolicyFileError>(read_policy_file("/nonexistent/policy.yaml")).text.find("cannot be read"),
-            std::string::npos);
+  EXPECT_NE(
+      std::get<PolicyFileError>(read_policy_file("/nonexistent/policy.yaml")).text.find("cannot be read"),
+      std::string::npos);
 }
 
 }  // namespace
