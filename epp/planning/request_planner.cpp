@@ -317,14 +317,17 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
   bool is_prefill_busy() const {
     const auto& threshold = config().conditional_prefill_busy_threshold;
     if (!threshold) return false;
-    SelectRequest least_loaded;
-    least_loaded.model_name = config().model_name;
-    least_loaded.prompt = SizedPrompt{1};
-    least_loaded.advisory = true;
+    // Not by an advisory selection: its answer comes later when this runs within another one.
+    const auto view = planner_.parts_.directory->view();
     bool busy = false;
-    planner_.parts_.selectors.prefill->select(std::move(least_loaded), [&](Result<Selection> found) {
-      busy = found.has_value() && found.value().load.active_prefill_tokens > *threshold;
-    });
+    for (const auto& partition : planner_.parts_.selectors.prefill->loads(config().model_name)) {
+      for (const WorkerLoad& load : partition.loads) {
+        const auto known = view->workers.find(load.rank.worker);
+        if (known == view->workers.end() || !known->second.ready) continue;
+        if (load.active_prefill_tokens <= *threshold) return false;
+        busy = true;
+      }
+    }
     return busy;
   }
 
