@@ -148,7 +148,7 @@ handoff_status DisaggregatedExchange::deliver(const Event& event) {
   const auto& upstream = *event.leg->upstream;
   out.flags = leg_flags(upstream);
   if (relay_.started()) out.flags |= HANDOFF_CLIENT_STARTED;
-  std::vector<handoff_header> headers;
+  boost::container::small_vector<handoff_header, 16> headers;
   if (upstream.times().head != Clock::time_point{}) {
     out.status = upstream.head().status;
     headers.reserve(upstream.head().fields.size());
@@ -274,7 +274,7 @@ EngineAddress DisaggregatedExchange::engine_of(const handoff_leg& leg) const {
 
 std::string DisaggregatedExchange::head_of(const handoff_leg& leg, const EngineAddress& engine,
                                            std::size_t body_size) const {
-  std::vector<HeaderOverride> overrides;
+  boost::container::small_vector<HeaderOverride, 4> overrides;
   for (const auto& field : std::span(leg.headers, leg.header_count)) {
     overrides.push_back({view(field.name), view(field.value)});
   }
@@ -287,7 +287,7 @@ std::string DisaggregatedExchange::head_of(const handoff_leg& leg, const EngineA
       .target = leg.path.size == 0 ? origin_form(request_->head.target, buffer) : view(leg.path),
       .engine = &engine,
       .client = own_headers ? &request_->head : nullptr,
-      .overrides = overrides,
+      .overrides = {overrides.data(), overrides.size()},
       .keep_accept_encoding = !is_read,
       .request_id_if_absent = request_->record.request_id};
   LegFraming framing;

@@ -8,7 +8,7 @@
 namespace handoff::sidecar {
 
 /// A leg as the backend asked for it, and how far it is.
-struct DisaggregatedExchange::Leg {
+struct DisaggregatedExchange::Leg : Recycled<Leg> {
   explicit Leg(LoopServices& services) : share(services.budget), wake(services.context.get_executor()) {}
 
   std::uint32_t id = 0;
@@ -37,12 +37,6 @@ struct DisaggregatedExchange::Leg {
   bool relayed = false;
   bool given_up = false;
   bool finished = false;
-};
-
-struct DisaggregatedExchange::Event {
-  std::uint32_t kind = 0;
-  Leg* leg = nullptr;
-  std::string piece;  // LEG_BODY
 };
 
 }  // namespace handoff::sidecar
