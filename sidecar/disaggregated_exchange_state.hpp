@@ -1,9 +1,14 @@
-// The parts of a DisaggregatedExchange that only its two .cpp files see.
+// The parts of a DisaggregatedExchange that only its own .cpp files see.
 #pragma once
 
 #include <optional>
 
 #include "sidecar/disaggregated_exchange.hpp"
+
+/// One entry of a backend: valid while the entry runs.
+struct handoff_turn {
+  handoff::sidecar::DisaggregatedExchange* exchange;
+};
 
 namespace handoff::sidecar {
 
