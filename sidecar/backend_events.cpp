@@ -1,15 +1,12 @@
 // What a DisaggregatedExchange tells its backend.
 #include <boost/container/small_vector.hpp>
 
+#include "sidecar/abi_text.hpp"
 #include "sidecar/backend_services.hpp"
 #include "sidecar/disaggregated_exchange_state.hpp"
 
 namespace handoff::sidecar {
 namespace {
-
-handoff_bytes to_abi(std::string_view text) {
-  return {text.data(), text.size()};
-}
 
 std::uint32_t cause_of(LegFailure failure) {
   switch (failure) {
@@ -77,7 +74,7 @@ handoff_status DisaggregatedExchange::begin() {
   request.path = to_abi(request_->path);
   request.headers = abi_headers_.data();
   request.header_count = abi_headers_.size();
-  request.body = sidecar::to_abi(request_->scan, request_->scan_status, request_->body.view(), abi_members_);
+  request.body = to_abi(request_->scan, request_->scan_status, request_->body.view(), abi_members_);
   if (const auto* prefill = std::get_if<PrefillEndpoint>(&request_->prefill)) {
     request.has_prefill = 1;
     request.prefill_host = to_abi(prefill->host());

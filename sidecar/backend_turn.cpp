@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "sidecar/abi_text.hpp"
 #include "sidecar/backend_services.hpp"
 #include "sidecar/disaggregated_exchange.hpp"
 #include "sidecar/disaggregated_exchange_state.hpp"
@@ -12,10 +13,6 @@ namespace handoff::sidecar {
 namespace {
 
 constexpr milliseconds kBackgroundDeadline{5000};
-
-std::string_view view(handoff_bytes bytes) {
-  return bytes.size == 0 ? std::string_view{} : std::string_view{bytes.data, bytes.size};
-}
 
 bool is_token(std::string_view text) {
   return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
