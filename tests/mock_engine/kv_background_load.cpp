@@ -5,8 +5,6 @@
 namespace handoff::mock {
 namespace {
 
-constexpr auto kForEver = std::chrono::hours(24);
-
 std::int64_t count(const std::vector<BlockIds>& blocks) {
   std::int64_t sum = 0;
   for (const BlockIds& each : blocks) sum += static_cast<std::int64_t>(each.size());
