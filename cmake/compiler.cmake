@@ -18,6 +18,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
                                                            -Wno-mismatched-new-delete)
 endif()
 
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # In a unity build every file is "included", so types in unnamed namespaces look as if they were in a header.
+  target_compile_options(handoff_compile_options INTERFACE -Wno-subobject-linkage)
+endif()
+
 if(HANDOFF_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Asio has fences, which GCC's ThreadSanitizer does not model; it says so once per use.
   add_compile_options(-Wno-tsan)

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "sidecar/abi_text.hpp"
 #include "sidecar/ascii.hpp"
 
 namespace handoff::sidecar {
@@ -19,10 +20,6 @@ constexpr std::size_t kMaxKeySize = 64;
 constexpr std::size_t kMaxTextSize = 4096;
 constexpr std::uint32_t kMaxIntervalMs = 24u * 3600 * 1000;
 constexpr int kMaxFieldDepth = 4;
-
-std::string_view view(handoff_bytes text) {
-  return text.size == 0 ? std::string_view{} : std::string_view{text.data, text.size};
-}
 
 bool readable(handoff_bytes text) {
   return text.size == 0 || (text.data != nullptr && text.size <= kMaxTextSize);

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "sidecar/abi_text.hpp"
 #include "sidecar/backend_declaration.hpp"
 #include "sidecar/shared_object_file.hpp"
 
@@ -23,13 +24,6 @@ constexpr std::string_view kFileSuffix = ".so";
 
 // The table of version 1.0. Every backend has at least this much.
 constexpr std::size_t kSmallestTable = offsetof(handoff_backend_api, end) + sizeof(handoff_backend_api::end);
-
-std::string_view view(handoff_bytes text) {
-  return text.size == 0 ? std::string_view{} : std::string_view{text.data, text.size};
-}
-handoff_bytes bytes(std::string_view text) {
-  return {text.data(), text.size()};
-}
 
 std::string version(unsigned major, unsigned minor) {
   return std::to_string(major) + '.' + std::to_string(minor);
@@ -231,7 +225,7 @@ std::unique_ptr<BackendInstance> LoadedBackend::create_instance(const handoff_ho
   }
   std::vector<handoff_setting> settings;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    settings.push_back({bytes(config_keys_[i].name), bytes(values[i])});
+    settings.push_back({to_abi(config_keys_[i].name), to_abi(values[i])});
   }
   handoff_config config{};
   config.struct_size = sizeof(config);

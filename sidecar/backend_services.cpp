@@ -6,13 +6,10 @@
 #include <string>
 
 #include "shared/telemetry/log.hpp"
+#include "sidecar/abi_text.hpp"
 
 namespace handoff::sidecar {
 namespace {
-
-std::string_view view(handoff_bytes bytes) {
-  return bytes.size == 0 ? std::string_view{} : std::string_view{bytes.data, bytes.size};
-}
 
 constexpr std::size_t kMaxWarnings = 64;
 constexpr std::chrono::minutes kWarningInterval{1};

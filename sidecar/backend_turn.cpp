@@ -1,29 +1,18 @@
-// The backend's side of a DisaggregatedExchange: checking and recording its actions, telling it events.
+// What a backend asks a DisaggregatedExchange for: checked and recorded. Events are in backend_events.cpp.
 #include <algorithm>
 #include <cstring>
 
+#include "sidecar/abi_text.hpp"
 #include "sidecar/backend_services.hpp"
 #include "sidecar/disaggregated_exchange.hpp"
 #include "sidecar/disaggregated_exchange_state.hpp"
 #include "sidecar/leg_head.hpp"
 #include "sidecar/request_target.hpp"
 
-/// One entry of a backend: valid while the entry runs.
-struct handoff_turn {
-  handoff::sidecar::DisaggregatedExchange* exchange;
-};
-
 namespace handoff::sidecar {
 namespace {
 
 constexpr milliseconds kBackgroundDeadline{5000};
-
-std::string_view view(handoff_bytes bytes) {
-  return bytes.size == 0 ? std::string_view{} : std::string_view{bytes.data, bytes.size};
-}
-handoff_bytes to_abi(std::string_view text) {
-  return {text.data(), text.size()};
-}
 
 bool is_token(std::string_view text) {
   return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
@@ -45,59 +34,6 @@ bool is_target(std::string_view text) {
   return text.empty() || (text[0] == '/' && is_header_text(text) && text.find(' ') == std::string_view::npos);
 }
 
-std::uint32_t cause_of(LegFailure failure) {
-  switch (failure) {
-    case LegFailure::name:
-    case LegFailure::connect:
-      return HANDOFF_CAUSE_CONNECT;
-    case LegFailure::connect_timeout:
-      return HANDOFF_CAUSE_CONNECT_TIMEOUT;
-    case LegFailure::read_timeout:
-      return HANDOFF_CAUSE_READ_TIMEOUT;
-    case LegFailure::deadline:
-      return HANDOFF_CAUSE_DEADLINE;
-    case LegFailure::malformed:
-      return HANDOFF_CAUSE_MALFORMED;
-    case LegFailure::too_large:
-      return HANDOFF_CAUSE_TOO_LARGE;
-    case LegFailure::overloaded:
-      return HANDOFF_CAUSE_OVERLOADED;
-    default:
-      return HANDOFF_CAUSE_RESET;
-  }
-}
-
-std::uint32_t outcome_of(ExchangeOutcome outcome) {
-  switch (outcome) {
-    case ExchangeOutcome::answered:
-      return HANDOFF_OUTCOME_ANSWERED;
-    case ExchangeOutcome::client_gone:
-      return HANDOFF_OUTCOME_CLIENT_GONE;
-    case ExchangeOutcome::broken:
-      return HANDOFF_OUTCOME_BROKEN;
-    case ExchangeOutcome::cancelled:
-      return HANDOFF_OUTCOME_SHUTDOWN;
-  }
-  return HANDOFF_OUTCOME_BROKEN;
-}
-
-std::uint64_t monotonic_ms() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch()).count());
-}
-std::uint64_t unix_ms() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
-}
-
-std::uint32_t leg_flags(const UpstreamLeg& leg) {
-  std::uint32_t flags = 0;
-  if (leg.request_sent()) flags |= HANDOFF_REQUEST_SENT;
-  if (leg.on_reused()) flags |= HANDOFF_REUSED;
-  if (leg.reply_started()) flags |= HANDOFF_REPLY_STARTED;
-  return flags;
-}
-
 // A struct of the backend's as we know it: what its version lacks is zero.
 template <class Struct>
 Struct known_part(const Struct* given) {
@@ -107,100 +43,6 @@ Struct known_part(const Struct* given) {
 }
 
 }  // namespace
-
-// -------------------------------------------------------------------------------------------- telling
-
-handoff_status DisaggregatedExchange::begin() {
-  const auto& head = request_->head;
-  abi_headers_.reserve(head.fields.size());
-  for (const auto& field : head.fields) abi_headers_.push_back({to_abi(field.name), to_abi(field.value)});
-  handoff_request request{};
-  request.struct_size = sizeof(request);
-  request.method = to_abi(head.method);
-  request.target = to_abi(head.target);
-  request.path = to_abi(request_->path);
-  request.headers = abi_headers_.data();
-  request.header_count = abi_headers_.size();
-  request.body = sidecar::to_abi(request_->scan, request_->scan_status, request_->body.view(), abi_members_);
-  if (const auto* prefill = std::get_if<PrefillEndpoint>(&request_->prefill)) {
-    request.has_prefill = 1;
-    request.prefill_host = to_abi(prefill->host());
-    request.prefill_port = prefill->port();
-  }
-  request.request_id = to_abi(request_->record.request_id);
-  request.now_ms = monotonic_ms();
-  request.unix_ms = unix_ms();
-  handoff_turn turn{this};
-  in_entry_ = true;
-  const auto status = services_.backend->begin(request, &turn, exchange_);
-  in_entry_ = false;
-  services_.backend_services->end_entry();
-  return status;
-}
-
-handoff_status DisaggregatedExchange::deliver(const Event& event) {
-  handoff_event out{};
-  out.struct_size = sizeof(out);
-  out.kind = event.kind;
-  out.leg = event.leg->id;
-  out.now_ms = monotonic_ms();
-  out.unix_ms = unix_ms();
-  const auto& upstream = *event.leg->upstream;
-  out.flags = leg_flags(upstream);
-  if (relay_.started()) out.flags |= HANDOFF_CLIENT_STARTED;
-  std::vector<handoff_header> headers;
-  if (upstream.times().head != Clock::time_point{}) {
-    out.status = upstream.head().status;
-    headers.reserve(upstream.head().fields.size());
-    for (const auto& field : upstream.head().fields)
-      headers.push_back({to_abi(field.name), to_abi(field.value)});
-  }
-  out.headers = headers.data();
-  out.header_count = headers.size();
-  if (event.kind == HANDOFF_EVENT_LEG_FAILED) out.cause = cause_of(event.leg->failure);
-  if (event.kind == HANDOFF_EVENT_LEG_DONE) out.body = to_abi(event.leg->collected);
-  if (event.kind == HANDOFF_EVENT_LEG_BODY) out.body = to_abi(event.piece);
-  handoff_turn turn{this};
-  in_entry_ = true;
-  const auto status = exchange_.event(out, &turn);
-  in_entry_ = false;
-  services_.backend_services->end_entry();
-  return status;
-}
-
-// What legs did before the end decides what the backend has to clean up, so it is told even when nobody waits
-// for an answer any more.
-void DisaggregatedExchange::tell_rest() {
-  closing_ = true;
-  for (const auto& event : std::exchange(events_, {})) {
-    if (event.leg->given_up || !exchange_.active()) continue;
-    if (deliver(event) != HANDOFF_OK) break;
-  }
-}
-
-void DisaggregatedExchange::tell_end(ExchangeOutcome outcome) {
-  if (!exchange_.active()) return;
-  handoff_event out{};
-  out.struct_size = sizeof(out);
-  out.kind = HANDOFF_EVENT_END;
-  out.leg = HANDOFF_NO_LEG;
-  out.outcome = outcome_of(outcome);
-  out.now_ms = monotonic_ms();
-  out.unix_ms = unix_ms();
-  if (relay_.started()) out.flags |= HANDOFF_CLIENT_STARTED;
-  for (auto leg = legs_.rbegin(); leg != legs_.rend(); ++leg) {
-    if ((*leg)->role != HANDOFF_ROLE_DECODE) continue;
-    if ((*leg)->upstream) out.flags |= leg_flags(*(*leg)->upstream);
-    break;
-  }
-  handoff_turn turn{this};
-  in_entry_ = true;
-  ending_ = true;
-  if (exchange_.event(out, &turn) != HANDOFF_OK) services_.counters.add("backend_failed_at_end");
-  in_entry_ = false;
-  services_.backend_services->end_entry();
-  exchange_.end();
-}
 
 // ------------------------------------------------------------------------------------------- checking
 
@@ -274,7 +116,7 @@ EngineAddress DisaggregatedExchange::engine_of(const handoff_leg& leg) const {
 
 std::string DisaggregatedExchange::head_of(const handoff_leg& leg, const EngineAddress& engine,
                                            std::size_t body_size) const {
-  std::vector<HeaderOverride> overrides;
+  boost::container::small_vector<HeaderOverride, 4> overrides;
   for (const auto& field : std::span(leg.headers, leg.header_count)) {
     overrides.push_back({view(field.name), view(field.value)});
   }
@@ -287,7 +129,7 @@ std::string DisaggregatedExchange::head_of(const handoff_leg& leg, const EngineA
       .target = leg.path.size == 0 ? origin_form(request_->head.target, buffer) : view(leg.path),
       .engine = &engine,
       .client = own_headers ? &request_->head : nullptr,
-      .overrides = overrides,
+      .overrides = {overrides.data(), overrides.size()},
       .keep_accept_encoding = !is_read,
       .request_id_if_absent = request_->record.request_id};
   LegFraming framing;

@@ -304,7 +304,8 @@ Awaitable<ExchangeOutcome> ClientSession::handle(const std::shared_ptr<RequestCo
 
   client_->watch([&cancel] { cancel.cancel(CancelReason::client_gone); });
   if (plan.backend && route == RouteKind::generation) {
-    auto exchange = std::make_shared<DisaggregatedExchange>(services_, shared, *client_, relay, cancel);
+    std::shared_ptr<DisaggregatedExchange> exchange(
+        new DisaggregatedExchange(services_, shared, *client_, relay, cancel));
     co_return co_await exchange->run();
   }
   request.record.mode = ExchangeMode::pass_through;

@@ -1,6 +1,7 @@
 // An exchange that a backend decides: its actions carried out, its events delivered.
 #pragma once
 
+#include <boost/container/small_vector.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "sidecar/client_connection.hpp"
 #include "sidecar/loop_services.hpp"
 #include "sidecar/memory_budget.hpp"
+#include "sidecar/recycled.hpp"
 #include "sidecar/request_context.hpp"
 #include "sidecar/response_relay.hpp"
 #include "sidecar/signal.hpp"
@@ -27,7 +29,8 @@ namespace handoff::sidecar {
 /// A leg that runs alone is awaited in place; legs that run beside each other are coroutines of their own,
 /// which hold the exchange (shared_ptr) because a lingering leg may outlive run(). None of them touches the
 /// client once run() has returned.
-class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedExchange> {
+class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedExchange>,
+                              public Recycled<DisaggregatedExchange> {
  public:
   DisaggregatedExchange(LoopServices& services, std::shared_ptr<RequestContext> request,
                         ClientConnection& client, ResponseRelay& relay, CancelSource& cancel);
@@ -50,7 +53,11 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
 
  private:
   struct Leg;
-  struct Event;
+  struct Event {
+    std::uint32_t kind = 0;
+    Leg* leg = nullptr;
+    std::string piece;  // LEG_BODY
+  };
   // Actions, in the order asked for.
   struct StartLeg {
     Leg* leg;
@@ -131,9 +138,10 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   BackendExchange exchange_;
   std::vector<handoff_header> abi_headers_;
   std::vector<handoff_member> abi_members_;
-  std::vector<std::unique_ptr<Leg>> legs_;
-  std::vector<Action> actions_;
-  std::vector<Event> events_;  // oldest first; seldom more than one
+  // As many as most protocols need lie within.
+  boost::container::small_vector<std::unique_ptr<Leg>, 2> legs_;
+  boost::container::small_vector<Action, 1> actions_;
+  boost::container::small_vector<Event, 1> events_;  // oldest first; seldom more than one
   Signal signal_;
   std::size_t running_ = 0;
   std::size_t relaying_ = 0;

@@ -1,14 +1,19 @@
-// The parts of a DisaggregatedExchange that only its two .cpp files see.
+// The parts of a DisaggregatedExchange that only its own .cpp files see.
 #pragma once
 
 #include <optional>
 
 #include "sidecar/disaggregated_exchange.hpp"
 
+/// One entry of a backend: valid while the entry runs.
+struct handoff_turn {
+  handoff::sidecar::DisaggregatedExchange* exchange;
+};
+
 namespace handoff::sidecar {
 
 /// A leg as the backend asked for it, and how far it is.
-struct DisaggregatedExchange::Leg {
+struct DisaggregatedExchange::Leg : Recycled<Leg> {
   explicit Leg(LoopServices& services) : share(services.budget), wake(services.context.get_executor()) {}
 
   std::uint32_t id = 0;
@@ -37,12 +42,6 @@ struct DisaggregatedExchange::Leg {
   bool relayed = false;
   bool given_up = false;
   bool finished = false;
-};
-
-struct DisaggregatedExchange::Event {
-  std::uint32_t kind = 0;
-  Leg* leg = nullptr;
-  std::string piece;  // LEG_BODY
 };
 
 }  // namespace handoff::sidecar

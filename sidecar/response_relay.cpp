@@ -149,7 +149,7 @@ bool ResponseRelay::forward(std::span<const std::string_view> pieces, bool last,
     if (last) framing_bytes_ += "0\r\n\r\n";
     add_framing();
   }
-  const bool sent = wire_.empty() || client_.try_send(wire_);
+  const bool sent = wire_.empty() || client_.try_send(std::span<const iovec>(wire_.data(), wire_.size()));
   head_.clear();
   return sent;
 }

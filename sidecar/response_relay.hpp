@@ -1,6 +1,7 @@
 // The client's answer: whoever makes it, it leaves through here, and only once.
 #pragma once
 
+#include <boost/container/small_vector.hpp>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -78,7 +79,7 @@ class ResponseRelay {
   const http1::RequestHead& request_;
   bool& draining_;
   std::string head_;  // not yet sent
-  std::vector<iovec> wire_;
+  boost::container::small_vector<iovec, 4> wire_;
   std::string framing_bytes_;
   Framing framing_ = Framing::none;
   bool started_ = false;

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <exception>
 #include <fstream>
 #include <map>
@@ -23,17 +20,15 @@
 #include "epp/discovery/endpoints_file.hpp"
 #include "epp/discovery/file_watch.hpp"
 #include "epp/discovery/health_probe.hpp"
+#include "epp/discovery/net.hpp"
 #include "shared/telemetry/log.hpp"
 
 namespace handoff::epp {
 namespace {
 
-namespace net = boost::asio;
-using tcp = net::ip::tcp;
 using telemetry::Level;
 using telemetry::LogLine;
 using ErrorCode = boost::system::error_code;
-constexpr auto kTuple = net::as_tuple(net::use_awaitable);
 
 // The first view is told as current after this even when a name server does not answer.
 constexpr std::chrono::seconds kFirstResolveLimit{5};
@@ -242,7 +237,7 @@ class FileEndpointSource final : public EndpointSource {
         tell(*entry);
       }
       entry->pause.expires_at(began + options_.health_interval);
-      co_await entry->pause.async_wait(kTuple);
+      co_await entry->pause.async_wait(kUseTuple);
     }
   }
 
@@ -262,7 +257,7 @@ class FileEndpointSource final : public EndpointSource {
     tcp::resolver resolver(loop_);
     const std::string host = entry->file.endpoint.address;
     const auto [error, found] =
-        co_await resolver.async_resolve(host, std::string(), tcp::resolver::numeric_service, kTuple);
+        co_await resolver.async_resolve(host, std::string(), tcp::resolver::numeric_service, kUseTuple);
     if (entry->is_gone) co_return;
     std::vector<std::string> addresses;
     for (const auto& one : found) addresses.push_back(one.endpoint().address().to_string());

@@ -1,23 +1,18 @@
 #include "epp/discovery/health_probe.hpp"
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <variant>
 
 #include "epp/discovery/endpoint_source.hpp"
+#include "epp/discovery/net.hpp"
 
 namespace handoff::epp {
 namespace {
-
-namespace net = boost::asio;
-using tcp = net::ip::tcp;
-constexpr auto kTuple = net::as_tuple(net::use_awaitable);
 
 // More than any status line.
 constexpr std::size_t kMaxStatusLine = 4096;
@@ -34,20 +29,20 @@ std::string verdict_on(const std::string& line) {
 net::awaitable<std::string> ask(tcp::endpoint endpoint, std::string request) {
   const auto executor = co_await net::this_coro::executor;
   tcp::socket socket(executor);
-  const auto [connect_error] = co_await socket.async_connect(endpoint, kTuple);
+  const auto [connect_error] = co_await socket.async_connect(endpoint, kUseTuple);
   if (connect_error) co_return "connect: " + connect_error.message();
-  const auto [write_error, written] = co_await net::async_write(socket, net::buffer(request), kTuple);
+  const auto [write_error, written] = co_await net::async_write(socket, net::buffer(request), kUseTuple);
   if (write_error) co_return "send: " + write_error.message();
   std::string answer;
   const auto [read_error, size] =
-      co_await net::async_read_until(socket, net::dynamic_buffer(answer, kMaxStatusLine), "\r\n", kTuple);
+      co_await net::async_read_until(socket, net::dynamic_buffer(answer, kMaxStatusLine), "\r\n", kUseTuple);
   if (read_error) co_return "receive: " + read_error.message();
   co_return verdict_on(answer);
 }
 
 net::awaitable<void> wait_for(std::chrono::milliseconds time) {
   net::steady_timer timer(co_await net::this_coro::executor, time);
-  co_await timer.async_wait(kTuple);
+  co_await timer.async_wait(kUseTuple);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@ namespace handoff::epp {
 
 enum class OnNoPrefill : std::uint8_t { kError, kDecodeOnly };
 enum class TokenizerFallback : std::uint8_t { kLoadOnly, kError };
+// When a prompt stays with decode: where few of its tokens are uncached there, while prefill is busy, either.
+enum class ConditionalPolicy : std::uint8_t { kIslBounding, kPrefillLoad, kIslOrLoad };
 enum class NonstreamRelease : std::uint8_t { kEstimate, kResponse };
 
 // How requests are planned. Set at start, never changed.
@@ -33,11 +35,15 @@ struct PlanningConfig {
   // Plans
   OnNoPrefill on_no_prefill = OnNoPrefill::kError;
   bool conditional_disaggregation = false;
-  std::uint64_t conditional_isl_threshold = 0;  // fewer uncached tokens than this: decode only
+  ConditionalPolicy conditional_policy = ConditionalPolicy::kIslBounding;
+  std::uint64_t conditional_isl_threshold = 0;            // fewer uncached tokens than this are few
+  std::optional<double> conditional_isl_ratio_threshold;  // a smaller part of the prompt than this is little
+  // Pending tokens beyond which a prefill worker is busy.
+  std::optional<std::uint64_t> conditional_prefill_busy_threshold;
   TokenizerFallback tokenizer_fallback = TokenizerFallback::kLoadOnly;
   bool inject_cache_salt = false;
   NonstreamRelease nonstream_release = NonstreamRelease::kEstimate;
-  bool session_affinity = false;
+  bool ignores_nvext = false;  // hints in a body's `nvext` do not count
 
   // Admission
   std::uint64_t max_inflight = 1024;

@@ -16,6 +16,9 @@ namespace {
 using json::ObjectScan;
 using json::ValueKind;
 
+// In this order; the first one that is there counts.
+constexpr std::array<std::string_view, 4> kSessionHeaders = {
+    "x-dynamo-session-id", "x-claude-code-session-id", "thread-id", "x-session-id"};
 constexpr std::string_view kMetadataPrefix = "x-dynamo-meta-";
 constexpr std::size_t kLongestHint = 256;  // of ids and class names; longer ones are left out
 constexpr std::uint64_t kLongestGoalMs = 3'600'000;
@@ -80,7 +83,10 @@ void read_headers(const HeaderBlock& headers, RequestFacts& facts) {
     facts.request_id = std::string(id->substr(0, kLongestHint));
   }
   facts.tenant = hint(headers.last_filled("x-tenant-id"));
-  facts.session_id = hint(headers.last_filled("x-dynamo-session-id"));
+  for (const std::string_view name : kSessionHeaders) {
+    if (facts.session_id.empty()) facts.session_id = hint(headers.last_filled(name));
+  }
+  facts.session_final = headers.last_filled("x-dynamo-session-final") == "true";
   facts.policy_class = hint(headers.last_filled("x-dynamo-meta-policy-class"));
   if (const auto text = headers.last_filled("x-dynamo-meta-priority")) {
     facts.priority_jump = to_priority(*text).value_or(0.0);
@@ -98,10 +104,21 @@ void read_headers(const HeaderBlock& headers, RequestFacts& facts) {
   }
 }
 
+template <typename Number>
+std::optional<Number> number_member(const ObjectScan& scan, std::string_view name) {
+  const auto* found = member(scan, name, ValueKind::number);
+  return found == nullptr ? std::nullopt : to_number<Number>(scan.value(*found));
+}
+
 // Engine-native hints: {"nvext": {"agent_hints": {"osl": 200, "priority": 3}}}. A header wins.
 void read_hints(std::string_view nvext, RequestFacts& facts, bool has_priority) {
   ObjectScan outer;
   if (outer.scan(nvext) != json::ScanStatus::object) return;
+  facts.pinned_worker = number_member<std::uint64_t>(outer, "backend_instance_id");
+  if (!facts.pinned_worker) facts.pinned_worker = number_member<std::uint64_t>(outer, "decode_worker_id");
+  facts.pinned_rank = number_member<std::uint32_t>(outer, "dp_rank");
+  facts.pins_prefill = number_member<std::uint64_t>(outer, "prefill_worker_id").has_value();
+  if (facts.tenant.empty()) facts.tenant = hint(text_member(outer, "cache_salt"));
   const auto* hints = member(outer, "agent_hints", ValueKind::object);
   ObjectScan inner;
   if (hints == nullptr || inner.scan(outer.value(*hints)) != json::ScanStatus::object) return;
@@ -157,7 +174,7 @@ std::string_view to_string(RequestKind kind) {
   return "unknown";
 }
 
-RequestFacts read_request_facts(const HeaderBlock& headers, const std::string* body) {
+RequestFacts read_request_facts(const HeaderBlock& headers, const std::string* body, bool reads_nvext) {
   RequestFacts facts;
   read_headers(headers, facts);
   if (body == nullptr) return facts;
@@ -174,7 +191,7 @@ RequestFacts read_request_facts(const HeaderBlock& headers, const std::string* b
   facts.can_take_salt = scan.find_last("cache_salt") == nullptr;
   facts.streams = member(scan, "stream", ValueKind::literal_true) != nullptr;
   const bool has_priority = headers.last_filled("x-dynamo-meta-priority").has_value();
-  if (const auto* nvext = member(scan, "nvext", ValueKind::object)) {
+  if (const auto* nvext = member(scan, "nvext", ValueKind::object); reads_nvext && nvext != nullptr) {
     read_hints(scan.value(*nvext), facts, has_priority);
   }
   return facts;

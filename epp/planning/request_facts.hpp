@@ -35,19 +35,24 @@ struct RequestFacts {
   std::string request_id;  // x-request-id
   std::string tenant;      // x-tenant-id
   std::string session_id;
+  bool session_final = false;  // the session ends with this request
   std::string policy_class;
   double priority_jump = 0.0;
   std::uint32_t strict_priority = 0;
   std::optional<std::uint32_t> expected_output_tokens;
   std::optional<std::chrono::milliseconds> first_token_goal;  // of its service level
-  std::size_t metadata_headers = 0;                           // x-dynamo-meta-*
+  // nvext.backend_instance_id (or decode_worker_id) and nvext.dp_rank: the worker that the client insists on.
+  std::optional<std::uint64_t> pinned_worker;
+  std::optional<std::uint32_t> pinned_rank;
+  bool pins_prefill = false;         // nvext.prefill_worker_id: not the client's to choose
+  std::size_t metadata_headers = 0;  // x-dynamo-meta-*
 
   // Tokens that stand for a prompt of which only the bytes are known.
   std::uint64_t estimated_tokens() const { return body_bytes < 8 ? 1 : body_bytes / 4; }
 };
 
-// `body` is null when the request has none.
-RequestFacts read_request_facts(const HeaderBlock& headers, const std::string* body);
+// `body` is null when the request has none. `reads_nvext`: whether hints in the body's `nvext` count.
+RequestFacts read_request_facts(const HeaderBlock& headers, const std::string* body, bool reads_nvext = true);
 
 // A JSON array of whole numbers from 0 to 2^32 - 1. False for anything else; `ids` is then unspecified.
 bool parse_token_ids(std::string_view text, std::vector<std::uint32_t>& ids);

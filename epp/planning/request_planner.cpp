@@ -63,7 +63,7 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
       refuse(EppError::overloaded);
       return;
     }
-    facts_ = read_request_facts(request_.headers, request_.body.get());
+    facts_ = read_request_facts(request_.headers, request_.body.get(), !config().ignores_nvext);
     if (const auto refusal = find_fault()) {
       finish(*refusal);
       return;
@@ -113,6 +113,10 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
     }
     if (config().strict_model && facts_.kind != RequestKind::kAny && !is_known_model()) {
       return Refusal{EppError::model_not_found, "The model '" + facts_.model + "' does not exist."};
+    }
+    if (facts_.pins_prefill) {
+      return Refusal{EppError::invalid_request,
+                     "nvext.prefill_worker_id is not accepted: the prefill worker is chosen here."};
     }
     if (!request_.subset) return std::nullopt;
     const EndpointSubset subset(*request_.subset);
@@ -207,10 +211,24 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
   SelectRequest destination_request() {
     SelectRequest request = select_request();
     request.allowed_workers = allowed_;
-    if (config().session_affinity && !facts_.session_id.empty()) {
-      request.session = SessionRef{.session_id = facts_.session_id};
+    if (facts_.pinned_worker) pin(request, *facts_.pinned_worker);
+    const bool binds = planner_.parts_.selectors.destination->config().affinity.mode != AffinityMode::kOff;
+    if (binds && !facts_.session_id.empty()) {
+      request.session = SessionRef{.session_id = facts_.session_id, .final = facts_.session_final};
     }
     return request;
+  }
+
+  // The worker that the client insists on; without a rank, any of its ranks.
+  void pin(SelectRequest& request, WorkerId worker) const {
+    if (facts_.pinned_rank) {
+      request.pinned_worker = WorkerRank{.worker = worker, .rank = *facts_.pinned_rank};
+      return;
+    }
+    const bool allowed =
+        !allowed_ || std::find(allowed_->begin(), allowed_->end(), worker) != allowed_->end();
+    request.allowed_workers.emplace();
+    if (allowed) request.allowed_workers->push_back(worker);
   }
 
   bool wants_prefill() const {
@@ -260,7 +278,7 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
       plan = plan_;
     }
     if (!plan) return;
-    if (decide_now && !is_short(*plan)) {
+    if (decide_now && !stays_with_decode(*plan)) {
       std::vector<Plan::Wish> round;
       round.push_back(prefill_wish());
       plan->reserve(std::move(round), [self = shared_from_this()](BookingOutcome prefill) {
@@ -271,13 +289,46 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
     answer(plan);
   }
 
-  // Too few uncached tokens on the chosen worker for a handoff to pay.
-  bool is_short(const Plan& plan) const {
+  bool stays_with_decode(const Plan& plan) const {
     const auto booked = plan.booking(Leg::kDestination);
     if (!booked) return true;
-    const SelectionFacts& facts = booked->facts;
-    const std::uint64_t cached = std::min(facts.overlap.disk, facts.isl_tokens);
-    return facts.isl_tokens - cached < config().conditional_isl_threshold;
+    // Prefill beside many answers would hold up all of them.
+    if (booked->facts.decode_busy.value_or(false)) return false;
+    switch (config().conditional_policy) {
+      case ConditionalPolicy::kIslBounding:
+        return is_short(booked->facts);
+      case ConditionalPolicy::kPrefillLoad:
+        return is_prefill_busy();
+      case ConditionalPolicy::kIslOrLoad:
+        return is_short(booked->facts) || is_prefill_busy();
+    }
+    return false;
+  }
+
+  // Too few uncached tokens on the chosen worker for a handoff to pay.
+  bool is_short(const SelectionFacts& facts) const {
+    const std::uint64_t uncached = facts.isl_tokens - std::min(facts.overlap.disk, facts.isl_tokens);
+    if (uncached < config().conditional_isl_threshold) return true;
+    const auto& ratio = config().conditional_isl_ratio_threshold;
+    return ratio && static_cast<double>(uncached) < *ratio * static_cast<double>(facts.isl_tokens);
+  }
+
+  // Whether even the least loaded prefill worker has too much to do.
+  bool is_prefill_busy() const {
+    const auto& threshold = config().conditional_prefill_busy_threshold;
+    if (!threshold) return false;
+    // Not by an advisory selection: its answer comes later when this runs within another one.
+    const auto view = planner_.parts_.directory->view();
+    bool busy = false;
+    for (const auto& partition : planner_.parts_.selectors.prefill->loads(config().model_name)) {
+      for (const WorkerLoad& load : partition.loads) {
+        const auto known = view->workers.find(load.rank.worker);
+        if (known == view->workers.end() || !known->second.ready) continue;
+        if (load.active_prefill_tokens <= *threshold) return false;
+        busy = true;
+      }
+    }
+    return busy;
   }
 
   void answer(const std::shared_ptr<Plan>& plan) {

@@ -120,7 +120,8 @@ Result<Selection> Partition::repeat(Booking& booking, const PreparedRequest& req
 }
 
 std::optional<QueueEntry> Partition::must_wait(const PreparedRequest& request, SteadyTime now) {
-  if (request.request.advisory || !profile_.queues()) return std::nullopt;
+  const bool admits_all = !profile_.queues() && !profile_.has_closed_class();
+  if (request.request.advisory || admits_all) return std::nullopt;
   filter_.collect_for_admission(request, now, candidates_);
   // Nobody to wait for: the choice itself says why.
   if (candidates_.error) return std::nullopt;
@@ -137,6 +138,7 @@ std::optional<QueueEntry> Partition::must_wait(const PreparedRequest& request, S
   entry.cost = std::max<std::uint64_t>(1, uncached);
   entry.class_index = profile_.classify(request.request.policy_class, uncached);
   const PolicyClass& policy_class = profile_.policy_classes[entry.class_index];
+  if (policy_class.is_closed()) return entry;  // the queue has no room for it
   if (!policy_class.queues()) return std::nullopt;
   if (queue_.backlog(entry.class_index) == 0 && !all_busy(policy_class, candidates_.slots)) {
     return std::nullopt;

@@ -1,5 +1,6 @@
 #include "epp/selection/selector_config.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -110,6 +111,11 @@ bool PolicyProfile::queues() const {
     if (policy_class.queues()) return true;
   }
   return false;
+}
+
+bool PolicyProfile::has_closed_class() const {
+  return std::any_of(policy_classes.begin(), policy_classes.end(),
+                     [](const PolicyClass& each) { return each.is_closed(); });
 }
 
 std::size_t PolicyProfile::classify(std::string_view requested, std::uint64_t uncached_isl) const {

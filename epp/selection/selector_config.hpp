@@ -67,6 +67,11 @@ struct PolicyClass {
   bool queues() const {
     return prefill_busy_threshold.has_value() || prefill_busy_threshold_frac.has_value();
   }
+  // A limit of 0: no request of this class is taken, busy or not.
+  bool is_closed() const {
+    return request_queue_limit_per_worker == 0 || raw_isl_token_queue_limit_per_worker == 0 ||
+           cached_token_queue_limit_per_worker == 0;
+  }
 };
 
 struct UncachedIslBucket {
@@ -82,6 +87,7 @@ struct PolicyProfile {
   std::vector<PolicyClass> policy_classes;
 
   bool queues() const;
+  bool has_closed_class() const;
   // `requested` names an explicit class or a family; anything else is the default family.
   std::size_t classify(std::string_view requested, std::uint64_t uncached_isl) const;
 };

@@ -188,6 +188,23 @@ void declare_plans(OptionTable& table, EppConfig& config) {
   table.add({.name = "DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD",
              .help = "Fewer uncached tokens than this on the chosen decode worker are few."},
             planning.conditional_isl_threshold, config::whole_number());
+  table.add({.name = "DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_RATIO_THRESHOLD",
+             .help = "A smaller part of the prompt than this, uncached, is little as well."},
+            planning.conditional_isl_ratio_threshold, decimal(1.0));
+  table.add({.name = "DYN_ROUTER_CONDITIONAL_DISAGG_POLICY",
+             .help = "Which prompts stay with decode: those with few uncached tokens, those that come while "
+                     "prefill is busy, or both."},
+            planning.conditional_policy,
+            config::choice<ConditionalPolicy>({{"isl_bounding", ConditionalPolicy::kIslBounding},
+                                               {"prefill_load", ConditionalPolicy::kPrefillLoad},
+                                               {"isl_or_load", ConditionalPolicy::kIslOrLoad}}));
+  table.add({.name = "DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD",
+             .help = "Prefill is busy when each worker has more pending prefill tokens than this."},
+            planning.conditional_prefill_busy_threshold, config::whole_number());
+  table.add({.name = "DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD",
+             .help = "Nothing stays with a decode worker that would then use more than this part of its KV "
+                     "blocks."},
+            config.router.decode_busy_threshold, decimal());
   table.add({.name = "DYN_EPP_NONSTREAM_PREFILL_RELEASE",
              .help = "When prefill load of an answer that is not streamed is released: after its expected "
                      "time, at the latest with the answer, or with the answer."},
@@ -219,6 +236,16 @@ void declare_router(OptionTable& table, EppConfig& config) {
   table.add(
       {.name = "DYN_ROUTER_TEMPERATURE", .help = "0 takes the cheapest worker; more spreads the choice."},
       router.cost.temperature, decimal());
+  table.add({.name = "DYN_ROUTER_TRACK_ACTIVE_BLOCKS", .help = "Count the blocks of running requests."},
+            router.track_active_blocks, config::boolean());
+  table.add({.name = "DYN_ROUTER_TRACK_PREFILL_TOKENS", .help = "Count pending prefill tokens."},
+            router.track_prefill_tokens, config::boolean());
+  table.add({.name = "DYN_ROUTER_ASSUME_KV_REUSE",
+             .help = "Count a block once that several running requests have in common."},
+            router.assume_kv_reuse, config::boolean());
+  table.add({.name = "DYN_ROUTER_ACTIVE_SEQUENCE_STRIDE",
+             .help = "Keep one of so many block identities of a running request, which takes less memory."},
+            router.active_sequence_stride, config::whole_number(1, 1024));
   table.add({.name = "DYN_ROUTER_TRACK_OUTPUT_BLOCKS", .help = "Count the blocks of growing answers."},
             router.track_output_blocks, config::boolean());
   table.add({.name = "DYN_ROUTER_QUEUE_THRESHOLD",
@@ -227,17 +254,39 @@ void declare_router(OptionTable& table, EppConfig& config) {
   table.add({.name = "DYN_ROUTER_QUEUE_POLICY", .help = "Order of those who wait."}, router.queue_policy,
             config::choice<QueueOrder>(
                 {{"fcfs", QueueOrder::kFcfs}, {"lcfs", QueueOrder::kLcfs}, {"wspt", QueueOrder::kWspt}}));
+  table.add({.name = "DYN_ROUTER_POLICY_CONFIG",
+             .help = "YAML file of policy classes, instead of the queue settings above; "
+                     "[its form](../epp/policy_file/README.md)."},
+            router.policy_path, config::file_path(config::FilePresence::must_be_readable));
+  table.add({.name = "DYN_ROUTER_OVERLAP_REFRESH_AFTER_SECS",
+             .help = "After such a wait what is cached is looked up again; 0: never."},
+            router.overlap_refresh_after_secs, config::whole_number(0, 86400));
+  table.add(
+      {.name = "DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD",
+       .help = "Part of its KV blocks in use beyond which a worker gets nothing more; when all are, 429. "
+               "Unset: none."},
+      router.overload.active_decode_blocks_frac, decimal());
+  table.add(
+      {.name = "DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD", .help = "The same by its pending prefill tokens."},
+      router.overload.active_prefill_tokens, config::whole_number());
+  table.add({.name = "DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC",
+             .help = "The same by its pending prefill tokens, as a part of its batched tokens."},
+            router.overload.active_prefill_tokens_frac, decimal());
+  table.add({.name = "DYN_DISABLE_FRONTEND_NVEXT",
+             .help = "Take no hints (priority, output length, worker) from a body's `nvext`."},
+            config.planning.ignores_nvext, config::boolean());
   table.add({.name = "DYN_ROUTER_TTL_SECS",
              .help = "How long a prompt is assumed to stay on a worker without KV events; 0: not at all."},
             router.ttl_secs, config::whole_number(0, 86400));
   table.add({.name = "DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS",
              .help = "Life of a booking that nobody holds any more."},
             router.active_request_expiry_secs, config::whole_number(1, 86400));
-  table.add(
-      {.name = "DYN_EPP_SESSION_AFFINITY_MODE", .help = "Whether x-dynamo-session-id binds to a worker."},
-      router.affinity,
-      config::choice<AffinityMode>(
-          {{"off", AffinityMode::kOff}, {"soft", AffinityMode::kSoft}, {"hard", AffinityMode::kHard}}));
+  table.add({.name = "DYN_EPP_SESSION_AFFINITY_MODE",
+             .help = "Whether x-dynamo-session-id binds to a worker.",
+             .aliases = {{.name = "DYN_ROUTER_SESSION_AFFINITY_MODE"}}},
+            router.affinity,
+            config::choice<AffinityMode>(
+                {{"off", AffinityMode::kOff}, {"soft", AffinityMode::kSoft}, {"hard", AffinityMode::kHard}}));
   table.add({.name = "DYN_ROUTER_SESSION_AFFINITY_TTL_SECS", .help = "Life of such a binding without use."},
             router.affinity_ttl_secs, config::whole_number(1, 31'536'000));
   table.add({.name = "DYN_ROUTER_EVENT_THREADS",
@@ -268,6 +317,30 @@ void declare_checks(OptionTable& table, EppConfig& config) {
       return std::nullopt;
     }
     return "DYN_EPP_TOKENIZER_SERVICE_URL is required with this DYN_EPP_TOKENIZER_PROTOCOL";
+  });
+  table.add_check([&config]() -> std::optional<std::string> {
+    const bool needs_total =
+        config.router.overload.active_decode_blocks_frac || config.router.decode_busy_threshold;
+    if (!needs_total || config.planning.total_kv_blocks) return std::nullopt;
+    return "DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD and DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD are "
+           "parts of DYN_EPP_TOTAL_KV_BLOCKS, which is not set";
+  });
+  table.add_check([&config]() -> std::optional<std::string> {
+    const PlanningConfig& planning = config.planning;
+    const bool needs = config.router.queue_threshold || config.router.overload.active_prefill_tokens_frac;
+    const bool by_role = config.topology == TopologyMode::kDisaggregated &&
+                         planning.prefill_max_num_batched_tokens && planning.decode_max_num_batched_tokens;
+    if (!needs || planning.max_num_batched_tokens || by_role) return std::nullopt;
+    return "DYN_ROUTER_QUEUE_THRESHOLD and DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC are parts of "
+           "DYN_EPP_MAX_NUM_BATCHED_TOKENS, which is not set";
+  });
+  table.add_check([&config]() -> std::optional<std::string> {
+    if (config.planning.conditional_policy == ConditionalPolicy::kIslBounding ||
+        config.planning.conditional_prefill_busy_threshold) {
+      return std::nullopt;
+    }
+    return "this DYN_ROUTER_CONDITIONAL_DISAGG_POLICY needs "
+           "DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD";
   });
   table.add_check([&config]() -> std::optional<std::string> {
     if (!config.planning.conditional_disaggregation || config.topology == TopologyMode::kDisaggregated) {

@@ -22,7 +22,15 @@ enum class TokenizerProtocol : std::uint8_t { kNone, kVllmRender, kSglangRendere
 // The weights and limits that all selectors of the program share; names and defaults are Dynamo's.
 struct RouterSettings {
   CostConfig cost;
+  OverloadConfig overload;
+  std::optional<double> decode_busy_threshold;
+  std::string policy_path;  // empty: one class
+  bool track_active_blocks = true;
   bool track_output_blocks = true;
+  bool track_prefill_tokens = true;
+  bool assume_kv_reuse = true;
+  std::uint32_t active_sequence_stride = 1;
+  std::uint64_t overlap_refresh_after_secs = 10;
   std::optional<double> queue_threshold;
   QueueOrder queue_policy = QueueOrder::kFcfs;
   std::uint64_t ttl_secs = 120;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "epp/policy_file/policy_file.hpp"
 #include "epp/selection/index_overlap_source.hpp"
 #include "epp/selection/kv_feed_subscriptions.hpp"
 
@@ -13,11 +14,38 @@ namespace {
 
 constexpr std::size_t kPlansInReport = 1000;
 
+PolicyProfile policy_profile(const EppConfig& config) {
+  if (config.router.policy_path.empty()) return {};
+  auto read = read_policy_file(config.router.policy_path);
+  if (const auto* error = std::get_if<PolicyFileError>(&read)) {
+    throw std::runtime_error("DYN_ROUTER_POLICY_CONFIG: " + error->text);
+  }
+  auto profile = std::get<PolicyProfile>(std::move(read));
+  const PlanningConfig& planning = config.planning;
+  const bool by_role = planning.prefill_max_num_batched_tokens && planning.decode_max_num_batched_tokens;
+  if (profile.queues() && !planning.max_num_batched_tokens && !by_role) {
+    throw std::runtime_error(
+        "DYN_ROUTER_POLICY_CONFIG: its classes queue, which needs "
+        "DYN_EPP_MAX_NUM_BATCHED_TOKENS");
+  }
+  return profile;
+}
+
 SelectorConfig selector_config(const EppConfig& config, SelectorRole role) {
   const RouterSettings& router = config.router;
   SelectorConfig selector = SelectorConfig::for_role(role);
   selector.cost = router.cost;
   selector.use_kv_events = config.planning.use_kv_events;
+  selector.overload = router.overload;
+  selector.decode_busy_threshold = router.decode_busy_threshold;
+  selector.policy = policy_profile(config);
+  // What a role does not count stays uncounted.
+  selector.options.track_blocks = selector.options.track_blocks && router.track_active_blocks;
+  selector.options.track_prefill_tokens =
+      selector.options.track_prefill_tokens && router.track_prefill_tokens;
+  selector.options.assume_kv_reuse = selector.options.assume_kv_reuse && router.assume_kv_reuse;
+  selector.active_sequence_stride = router.active_sequence_stride;
+  selector.overlap_refresh_after = std::chrono::seconds(router.overlap_refresh_after_secs);
   selector.track_output_blocks = router.track_output_blocks;
   selector.router_queue_threshold = router.queue_threshold;
   selector.router_queue_policy = router.queue_policy;
@@ -54,6 +82,7 @@ nlohmann::json selector_report(const SelectionService& service, const WorkerDire
     for (const WorkerLoad& load : partition.loads) {
       const auto known = view.workers.find(load.rank.worker);
       workers.push_back({{"name", known == view.workers.end() ? "" : known->second.name},
+                         {"id", load.rank.worker},
                          {"rank", load.rank.rank},
                          {"active_prefill_tokens", load.active_prefill_tokens},
                          {"active_decode_blocks", load.active_decode_blocks},

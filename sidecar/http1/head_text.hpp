@@ -16,10 +16,15 @@ inline void append_number(std::string& out, std::uint64_t value, int base = 10) 
 
 /// A field line. Neither part may hold a line break: they come from a parsed head, or were checked.
 inline void append_field(std::string& out, std::string_view name, std::string_view value) {
-  out += name;
-  out += ": ";
-  out += value;
-  out += "\r\n";
+  const auto at = out.size();
+  out.resize(at + name.size() + value.size() + 4);
+  char* to = out.data() + at;
+  to += name.copy(to, name.size());
+  *to++ = ':';
+  *to++ = ' ';
+  to += value.copy(to, value.size());
+  *to++ = '\r';
+  *to = '\n';
 }
 
 inline void append_content_length(std::string& out, std::uint64_t length) {

@@ -10,6 +10,7 @@
 
 #include "sidecar/ascii.hpp"
 #include "sidecar/http1/chunk_reader.hpp"
+#include "sidecar/recycled.hpp"
 
 namespace handoff::sidecar::http1 {
 namespace {
@@ -289,7 +290,7 @@ bool RequestParser::is_complete() const {
   return impl_->is_complete();
 }
 
-struct ResponseParser::Impl : Message<false, ResponseHead> {};
+struct ResponseParser::Impl : Message<false, ResponseHead>, Recycled<Impl> {};
 
 ResponseParser::ResponseParser(bool to_head_request)
     : impl_(std::make_unique<Impl>()), to_head_request_(to_head_request) {

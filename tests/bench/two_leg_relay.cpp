@@ -149,7 +149,8 @@ class Exchange {
     }
     if (&from == &prefill_) return !complete || send_leg(decode_, kUseHandoff);
     // A client that does not take an answer of this size at once is not one of the rig's.
-    return send(client_.fd.get(), buffer.data(), static_cast<std::size_t>(received), MSG_NOSIGNAL) == received;
+    return send(client_.fd.get(), buffer.data(), static_cast<std::size_t>(received), MSG_NOSIGNAL) ==
+           received;
   }
 
   bench::Poller& poller_;

@@ -141,8 +141,9 @@ class Request:
         if harmless and answer.status == 504 and b"did not answer in time" in answer.body:
             # A real generation worker waits for the blocks of a context worker that died, until its own transfer
             # time-out, longer than anybody waits for its answer. There is no policy that has it compute them.
-            # ... and a decode engine that remembers a Mooncake engine which is gone, for all of that.
-            return None if (TRTLLM or CONNECTOR == "mooncake") and self.is_stormy() else LATE
+            # Mooncake's decode waits for an engine that it remembers; NIXL push's for a write.
+            waits = TRTLLM or CONNECTOR in ("mooncake", "nixl-push")
+            return None if waits and self.is_stormy() else LATE
         if harmless and not self.is_stormy():
             return f"status {answer.status} without a reason: {answer.body[:200]!r}"
         if answer.status < 400:

@@ -17,7 +17,6 @@ PATHS = {
     "/v1/messages": {"model": "mock-model", "messages": [{"role": "user", "content": "sheep " * 40}], "max_tokens": 6},
     "/inference/v1/generate": {"model": "mock-model", "token_ids": list(range(60)), "sampling_params": {"max_tokens": 6}},
 }
-STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 LEAVING = pytest.mark.parametrize("leave", ["close", "reset", "finish_sending"])
 
 
@@ -27,19 +26,6 @@ def gone(rig, client, leave):
     line = rig.exchange_line(path=rig.path)
     assert line.fields["outcome"] == "client_gone", line
     return line
-
-
-@LEAVING
-@STREAMS
-def test_c22_client_leaves_while_prefill_runs(rig, leave, stream):
-    rig.path = "/v1/completions"
-    rig.prefill.fault(action="stall")
-    client = rig.start({**COMPLETION, "stream": stream})
-    rig.prefill.wait(fault_hits=1)
-    gone(rig, client, leave)
-    rig.wait_tidy()
-    assert rig.prefill.wait(requests=0)["leases"]["created"] == 0
-    assert rig.legs(rig.decode) == []
 
 
 @LEAVING
@@ -163,19 +149,6 @@ def test_c41_unreachable_decode_is_counted(own):
         prefill.next().reply(prefill_body())
         client.read_response().refused(502, "decode_upstream_error")
     assert sidecar.stop().fields["background.release.failed"] == "1"
-
-
-@LEAVING
-@STREAMS
-def test_c42_client_leaves_before_decodes_first_byte(rig, leave, stream):
-    rig.path = "/v1/completions"
-    rig.decode.fault(action="delay", ms=600000, when="after")
-    client = rig.start({**COMPLETION, "stream": stream})
-    rig.decode.wait(decode_requests=1)
-    gone(rig, client, leave)
-    rig.wait_tidy()
-    assert len(rig.legs(rig.decode)) == 1, "what decode got needs no release"
-    assert rig.prefill.state()["leases"]["expired"] == 0
 
 
 @LEAVING

@@ -250,40 +250,6 @@ def test_t18_engine_refuses_what_is_not_signed_with_its_key(own_rig, tmp_path, k
 
 # ------------------------------------------------------------------------------------------------ T20 to T27: failures (f.5)
 
-def test_t20_context_refuses_the_connection(rig, own):
-    closed = own.scripted()
-    closed.stop()
-    headers = [("Content-Type", "application/json"), ("x-prefiller-host-port", closed.authority)]
-    with rig.connect() as client:
-        answer = client.request("POST", "/v1/completions", headers, json.dumps(COMPLETION).encode())
-    answer.refused(502, "prefill_upstream_unavailable")
-    assert rig.legs(rig.decode) == []
-
-
-@pytest.mark.settings(DYN_SIDECAR_READ_TIMEOUT_MS="300")
-def test_t20_context_stalls(rig):
-    rig.prefill.fault(action="stall")
-    rig.post(CHAT, "/v1/chat/completions").refused(504, "prefill_upstream_timeout")
-    assert rig.legs(rig.decode) == []
-
-
-@pytest.mark.parametrize("status", [400, 401, 413, 429])
-def test_t21_contexts_4xx_is_the_clients(rig, status):
-    rig.prefill.fault(action="status", status=status, body={"object": "error", "message": "no"}, headers=[["Retry-After", "7"]])
-    answer = rig.post(CHAT, "/v1/chat/completions")
-    assert (answer.status, answer.json["message"], answer.header("retry-after")) == (status, "no", "7")
-    assert rig.legs(rig.decode) == []
-
-
-@pytest.mark.parametrize("status", [500, 503])
-def test_t21_contexts_5xx_is_told_in_our_words(rig, status):
-    rig.prefill.fault(action="status", status=status, body="the prompt")
-    answer = rig.post(CHAT, "/v1/chat/completions")
-    answer.refused(status, "prefill_upstream_error")
-    assert b"the prompt" not in answer.body
-    assert rig.legs(rig.decode) == []
-
-
 DEFECTS = {
     "type": {"request_type": "context_and_generation"},
     "ctx_request_id": {"ctx_request_id": None},
@@ -330,21 +296,6 @@ def test_t27_missing_handoff_is_an_error_if_so_set(rig):
     rig.post(CHAT, "/v1/chat/completions").refused(502, "missing_prefill_handoff")
 
 
-@pytest.mark.untidy
-@pytest.mark.parametrize("status", [400, 500, 503])
-def test_t25_generations_error_is_the_answer(rig, status):
-    rig.decode.fault(action="reject", status=status)
-    answer = rig.post(CHAT, "/v1/chat/completions")
-    assert (answer.status, answer.json["message"]) == (status, "rejected by a fault rule")
-    rig.prefill.wait(blocks_free="all", leases=0)  # held until the engine's own time-out
-
-
-@pytest.mark.untidy
-def test_t25_generation_that_breaks_before_its_answer(rig):
-    rig.decode.fault(action="reset_at", at=0)
-    rig.post(CHAT, "/v1/chat/completions").refused(502, "decode_upstream_error")
-
-
 def test_t24_generation_that_cant_be_reached_is_counted(own):
     prefill = own.engine("--engine", "trtllm", "--role", "producer", "--time-scale", "0.01")
     closed = own.scripted()
@@ -378,18 +329,6 @@ def test_t30_body_is_never_called_messagepack(rig):
 
 
 # ------------------------------------------------------------------------------------------------- T22, T23: the client leaves
-
-@STREAMS
-def test_t22_client_leaves_while_context_computes(own_rig, stream):
-    rig = own_rig(prefill=("--prefill-us-per-token", "10000000"))
-    client = rig.start({**COMPLETION, "stream": stream})
-    rig.prefill.wait(requests__running=1)
-    client.close()
-    rig.prefill.wait(requests=0, blocks_free="all", leases=0, requests__aborted=1)
-    assert rig.exchange_line(path="/v1/completions").fields["outcome"] == "client_gone"
-    assert rig.legs(rig.decode) == []
-    assert_sound(rig)
-
 
 @STREAMS
 def test_t23_client_leaves_while_blocks_are_on_their_way(own_rig, stream):
@@ -469,20 +408,6 @@ def test_t47_generation_that_refuses_ends_context_at_once(own_rig):
     rig.decode.fault(action="reject", status=400)
     answer = rig.post(CHAT, "/v1/chat/completions")
     assert (answer.status, answer.json["message"]) == (400, "rejected by a fault rule")
-    rig.wait_tidy()
-
-
-def test_t53_context_reply_that_is_no_completion(own_rig):
-    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"})
-    rig.prefill.fault(action="non_json", body="<html>", match={"role": "prefill"})
-    rig.post(CHAT, "/v1/chat/completions").refused(502, "invalid_prefill_handoff")
-    rig.decode.wait(requests=0, blocks_free="all", requests__aborted=1)
-
-
-def test_t53_generation_that_breaks_after_context_is_done(own_rig):
-    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"}, decode=("--decode-us-per-token", "50000"))
-    rig.decode.fault(action="reset_at", at=0, match={"role": "decode"})
-    rig.post(CHAT, "/v1/chat/completions").refused(502, "decode_upstream_error")
     rig.wait_tidy()
 
 

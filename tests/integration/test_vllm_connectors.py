@@ -186,6 +186,42 @@ def test_mooncake_client_that_leaves_closes_both(played, leave):
     assert rig.exchange_line(path="/v1/chat/completions").fields["outcome"] == "client_gone"
 
 
+def test_mooncake_client_that_leaves_while_the_bootstrap_server_is_asked(played):
+    rig = played("mooncake")
+    client = rig.start(CHAT, "/v1/chat/completions")
+    query = rig.bootstrap.next()
+    client.close()
+    query.wait_until_dropped()
+    assert rig.exchange_line(path="/v1/chat/completions").fields["outcome"] == "client_gone"
+    rig.prefill.expect_nothing()
+    rig.decode.expect_nothing()
+
+
+def test_c71_mooncake_remembered_prefill_is_asked_anew_though_it_was_quicker(played):
+    """Decode finds out last, by an error within a stream that has not been shown."""
+    rig = played("mooncake")
+    with rig.start(CHAT, "/v1/chat/completions") as client:
+        rig.bootstrap.next().reply(ranks("old"))
+        rig.prefill.next().reply(LENGTH)
+        rig.decode.next().reply(ANSWER)
+        answered(rig, client)
+    with rig.start({**CHAT, "stream": True}, "/v1/chat/completions") as client:
+        prefill, decode = rig.prefill.next(), rig.decode.next()
+        prefill.reply(LENGTH)
+        decode.begin_stream()
+        client.expect_silence()
+        decode.chunk(b'data: {"error": {"message": "no such engine"}}\n\n')
+        rig.bootstrap.next().reply(ranks("new"))
+        again, second = rig.prefill.next(), rig.decode.next()
+        assert params_of(second)["remote_engine_id"] == "new"
+        again.reply(LENGTH)
+        second.begin_stream()
+        second.chunk(EVENT)
+        second.chunk(b"data: [DONE]\n\n")
+        second.end_stream()
+        assert client.read_response("POST").body == EVENT + b"data: [DONE]\n\n"
+
+
 def test_c73_mooncake_prefill_that_fails_closes_decode(played):
     rig = played("mooncake")
     with rig.start(CHAT, "/v1/chat/completions") as client:

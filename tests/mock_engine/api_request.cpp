@@ -6,6 +6,7 @@
 
 #include "kv_params.hpp"
 #include "prompt_text.hpp"
+#include "tests/mock_engine/json_member.hpp"
 
 namespace handoff::mock {
 namespace {
@@ -21,11 +22,6 @@ struct Refused {
 
 [[noreturn]] void refuse_field(const std::string& name, const std::string& rule) {
   refuse("1 validation error: {'loc': ('body', '" + name + "'), 'msg': '" + rule + "'}", name);
-}
-
-const Json* member(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
 std::optional<std::int64_t> integer(const Json& object, const char* name, std::int64_t least,

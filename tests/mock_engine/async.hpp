@@ -24,6 +24,9 @@ using Awaitable = net::awaitable<T>;
 // await, which is how an abandoned engine request unwinds; its clean-up is in destructors.
 inline constexpr auto kTuple = net::as_tuple(net::use_awaitable);
 
+// Longer than any mock engine lives.
+inline constexpr auto kForEver = std::chrono::hours(24);
+
 Awaitable<void> sleep_for(std::chrono::microseconds time);
 
 // Starts a background task. An exception that leaves it is reported on stderr under `name`, never lost.

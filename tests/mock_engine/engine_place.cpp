@@ -5,11 +5,7 @@
 #include <utility>
 
 namespace handoff::mock {
-namespace {
-
-constexpr auto kForEver = std::chrono::hours(24);
-
-}  // namespace
+namespace {}  // namespace
 
 EnginePlace::EnginePlace(Engine& engine, const ApiRequest& request, std::int64_t rank)
     : engine_(engine), request_(request), gauge_(&engine.gauges().queued), rank_(rank) {

@@ -5,8 +5,6 @@
 namespace handoff::mock {
 namespace {
 
-constexpr auto kForEver = std::chrono::hours(24);
-
 std::int64_t count(const std::vector<BlockIds>& blocks) {
   std::int64_t sum = 0;
   for (const BlockIds& each : blocks) sum += static_cast<std::int64_t>(each.size());
@@ -27,11 +25,13 @@ Awaitable<void> BackgroundLoad::run(Engine& engine, Awaitable<std::optional<Pull
   --engine.gauges().loads_waiting;
   state->outcome = outcome;
   state->ended = true;
-  const bool stays_lost = !outcome && orphan == Orphan::kLeaked;
-  if (state->abandoned && !stays_lost) {
+  if (state->abandoned) {
     --engine.gauges().loads_orphaned;
-    if (orphan == Orphan::kLeaked) engine.gauges().leaked_blocks -= count(state->blocks);
-    for (const BlockIds& blocks : state->blocks) engine.blocks().release(blocks);
+    // Without an outcome the blocks stay lost: nobody will ever say that they may be used again.
+    if (outcome) {
+      if (orphan == Orphan::kLeaked) engine.gauges().leaked_blocks -= count(state->blocks);
+      for (const BlockIds& blocks : state->blocks) engine.blocks().release(blocks);
+    }
   }
   engine.notify();
 }
@@ -42,12 +42,12 @@ Awaitable<PullOutcome> BackgroundLoad::wait() {
 }
 
 void BackgroundLoad::abandon(std::vector<BlockIds>& blocks) {
-  if (state_->ended && state_->outcome) return;
+  if (state_->outcome) return;
   state_->abandoned = true;
   state_->blocks = std::move(blocks);
   blocks.clear();
   ++engine_.counters().loads_orphaned;
-  ++engine_.gauges().loads_orphaned;
+  if (!state_->ended) ++engine_.gauges().loads_orphaned;
   if (orphan_ == Orphan::kLeaked) engine_.gauges().leaked_blocks += count(state_->blocks);
   engine_.notify();
 }

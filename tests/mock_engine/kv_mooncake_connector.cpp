@@ -18,7 +18,6 @@ namespace {
 // The check does not see uses within co_await.
 using net::experimental::awaitable_operators::operator||;  // NOLINT(misc-unused-using-decls)
 
-constexpr auto kForEver = std::chrono::hours(24);
 constexpr double kAbortTimeout = 480;  // VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT
 constexpr double kReceiveTimeout = kAbortTimeout + 60;
 constexpr double kQueryTimeout = 5;

@@ -7,9 +7,6 @@
 
 namespace handoff::mock {
 namespace {
-
-constexpr auto kForEver = std::chrono::hours(24);
-
 class Prefill : public KvTransfer {
  public:
   Prefill(Engine& engine, KvRequest request, const OnPinned& on_pinned)

@@ -5,13 +5,11 @@
 namespace handoff::mock {
 namespace {
 
-using Json = nlohmann::json;
-
-std::string dumped(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string dumped(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void append_content(const Json& content, std::string& out) {
+void append_content(const nlohmann::json& content, std::string& out) {
   if (content.is_string()) {
     out += content.get<std::string>();
     return;
@@ -20,7 +18,7 @@ void append_content(const Json& content, std::string& out) {
     if (!content.is_null()) out += dumped(content);
     return;
   }
-  for (const Json& part : content) {
+  for (const nlohmann::json& part : content) {
     // Text parts count as text; anything else (an image, a tool result) by its canonical JSON.
     if (part.is_object() && part.contains("text") && part["text"].is_string()) {
       out += part["text"].get<std::string>();
@@ -30,7 +28,7 @@ void append_content(const Json& content, std::string& out) {
   }
 }
 
-void append_tools(const Json& body, std::string& out) {
+void append_tools(const nlohmann::json& body, std::string& out) {
   for (const char* name : {"tools", "chat_template_kwargs"}) {
     const auto found = body.find(name);
     if (found != body.end() && !found->is_null() && !found->empty())
@@ -38,10 +36,10 @@ void append_tools(const Json& body, std::string& out) {
   }
 }
 
-std::string append_messages(const Json& messages, std::string& out) {
+std::string append_messages(const nlohmann::json& messages, std::string& out) {
   if (!messages.is_array()) return "Input should be a valid list";
   if (messages.empty()) return "List should have at least 1 item";
-  for (const Json& message : messages) {
+  for (const nlohmann::json& message : messages) {
     if (!message.is_object()) return "Input should be a valid dictionary";
     const auto role = message.find("role");
     const auto type = message.find("type");
@@ -64,7 +62,7 @@ std::string append_messages(const Json& messages, std::string& out) {
 
 }  // namespace
 
-PromptText checked_chat_prompt_text(const Json& body) {
+PromptText checked_chat_prompt_text(const nlohmann::json& body) {
   PromptText out;
   out.field = "messages";
   const auto messages = body.find("messages");
@@ -78,7 +76,7 @@ PromptText checked_chat_prompt_text(const Json& body) {
   return out;
 }
 
-PromptText responses_prompt_text(const Json& body) {
+PromptText responses_prompt_text(const nlohmann::json& body) {
   PromptText out;
   out.field = "input";
   const auto input = body.find("input");
@@ -99,7 +97,7 @@ PromptText responses_prompt_text(const Json& body) {
   return out;
 }
 
-PromptText messages_prompt_text(const Json& body) {
+PromptText messages_prompt_text(const nlohmann::json& body) {
   PromptText out;
   out.field = "messages";
   append_tools(body, out.text);

@@ -9,8 +9,6 @@
 namespace handoff::mock {
 namespace {
 
-constexpr auto kForEver = std::chrono::hours(24);
-
 using Tasks = std::vector<std::shared_ptr<SglangTask>>;
 
 // The header wins over the body; anything that is no number is refused.

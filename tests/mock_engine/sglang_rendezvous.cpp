@@ -12,8 +12,6 @@ namespace {
 using net::experimental::awaitable_operators::operator||;  // NOLINT(misc-unused-using-decls)
 
 constexpr int kTopologyTries = 15;
-constexpr auto kForEver = std::chrono::hours(24);
-
 std::string topology_text(const MockConfig& config, std::uint16_t http_port) {
   Reply out;
   out["attn_tp_size"] = 1;

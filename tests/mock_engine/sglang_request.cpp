@@ -1,4 +1,5 @@
 #include "sglang_request.hpp"
+#include "tests/mock_engine/json_member.hpp"
 
 #include <utility>
 
@@ -14,11 +15,6 @@ struct Refused {
 
 [[noreturn]] void refuse(std::string message) {
   throw Refused{{400, std::move(message), nullptr}};
-}
-
-const Json* member(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
 std::optional<std::int64_t> integer(const Json& body, const char* name) {

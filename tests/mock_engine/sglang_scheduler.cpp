@@ -10,8 +10,6 @@ namespace {
 // The check does not see uses within co_await.
 using net::experimental::awaitable_operators::operator||;  // NOLINT(misc-unused-using-decls)
 
-constexpr auto kForEver = std::chrono::hours(24);
-
 bool is_fake(const SglangItem& item) {
   return item.host == kFakeBootstrapHost;
 }

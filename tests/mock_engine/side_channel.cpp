@@ -18,7 +18,7 @@ namespace {
 using net::experimental::awaitable_operators::operator||;  // NOLINT(misc-unused-using-decls)
 
 constexpr std::size_t kMaxLine = 64 * 1024 * 1024;
-constexpr std::chrono::microseconds kForEver = std::chrono::hours(24);
+constexpr std::chrono::microseconds kNoLimit = std::chrono::hours(24);
 // In the past, so that a wait which starts after the stop ends at once.
 constexpr Clock::time_point kStopped = Clock::time_point::min();
 
@@ -229,7 +229,7 @@ Awaitable<std::string> SideChannelServer::answer_take(Json message) {
   const std::string engine_id = message.value("engine_id", std::string());
   const std::string name = message.value("name", std::string());
   const std::uint64_t hash = std::strtoull(message.value("prompt_hash", std::string()).c_str(), nullptr, 10);
-  const auto wait = std::chrono::microseconds(message.value("wait_us", kForEver.count()));
+  const auto wait = std::chrono::microseconds(message.value("wait_us", kNoLimit.count()));
   const auto until = Clock::now() + wait;
   // Undone by a destructor: the process may throw the coroutine away.
   struct Waiting {
@@ -259,7 +259,7 @@ Awaitable<PullOutcome> pull_blocks(Engine& engine, RemoteLease lease, Json block
 
 Awaitable<PullOutcome> take_blocks(Engine& engine, TakeRequest request) {
   // P's own time comes first.
-  const auto limit = request.wait ? *request.wait + exchange_limit(engine) : kForEver;
+  const auto limit = request.wait ? *request.wait + exchange_limit(engine) : kNoLimit;
   const RemoteLease at{request.host, request.port, {}, {}};
   const auto reply = co_await exchange_within(at, take_text(engine, request, "take"), limit);
   co_return outcome_from(reply);

@@ -1,4 +1,5 @@
 #include "trtllm_generation.hpp"
+#include "tests/mock_engine/json_member.hpp"
 
 #include <algorithm>
 #include <ctime>
@@ -12,11 +13,6 @@ namespace handoff::mock {
 namespace {
 
 constexpr const char* kParams = "disaggregated_params";
-
-const Json* member(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
 
 std::optional<ApiError> take_token_ids(const Json& body, ApiRequest& request) {
   std::optional<Tokens> ids;

@@ -1,4 +1,5 @@
 #include "trtllm_params.hpp"
+#include "tests/mock_engine/json_member.hpp"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -19,11 +20,6 @@ struct Refused {
 
 [[noreturn]] void refuse(const std::string& name, const std::string& rule) {
   throw Refused{"1 validation error: disaggregated_params." + name + ": " + rule};
-}
-
-const Json* member(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
 std::optional<std::int64_t> integer(const Json& params, const char* name) {

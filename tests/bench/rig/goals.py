@@ -94,7 +94,7 @@ class Table:
     file_prefix: str
 
 
-SIDECAR_TABLE = Table(ROWS, ["direct", "relay", "nginx", "nginx-default", "haproxy", "sidecar"], "sidecar", "compare")
+SIDECAR_TABLE = Table(ROWS, ["direct", "relay", "two-leg-relay", "nginx", "nginx-default", "haproxy", "sidecar"], "sidecar", "compare")
 
 
 def verdict(row, ratios):

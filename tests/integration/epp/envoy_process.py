@@ -2,20 +2,14 @@
 
 import json
 import os
-import pathlib
-import shutil
 import subprocess
-import sys
 import tempfile
 import urllib.request
 
 from harness.limits import PATIENCE, wait_until
+from harness.stack import need_envoy
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "scripts"))
 
-from envoy_binary import find_envoy  # noqa: E402
-
-PROGRAM = os.environ.get("HANDOFF_ENVOY") or find_envoy()
 
 
 def address(port, host="127.0.0.1"):
@@ -55,7 +49,11 @@ def configuration(epp_port):
             "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
         "http_protocol_options": {"enable_trailers": True},
     }
-    chosen = {"name": "chosen", "type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "connect_timeout": "5s",
+    chosen = {"name": "chosen",
+              "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                  "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                  "explicit_http_config": {"http_protocol_options": {"enable_trailers": True}}}},
+               "type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "connect_timeout": "5s",
               "original_dst_lb_config": {"use_http_header": True, "http_header_name": "x-gateway-destination-endpoint"}}
     epp = http2({"name": "epp", "type": "STATIC", "connect_timeout": "5s",
                  "load_assignment": {"cluster_name": "epp", "endpoints": [
@@ -81,7 +79,7 @@ class Envoy:
             json.dump(configuration(epp_port), file)
         self._log = open(os.path.join(self._folder.name, "log"), "w+", encoding="utf-8")
         self.process = subprocess.Popen(
-            [PROGRAM, "-c", config, "--admin-address-path", admin, "--use-dynamic-base-id", "--concurrency", "1",
+            [os.environ.get("HANDOFF_ENVOY") or need_envoy(), "-c", config, "--admin-address-path", admin, "--use-dynamic-base-id", "--concurrency", "1",
              "--log-level", "warning", "--disable-hot-restart"],
             stdout=self._log, stderr=subprocess.STDOUT)
         wait_until(lambda: self.process.poll() is not None or (os.path.exists(admin) and os.path.getsize(admin) > 0))

@@ -10,8 +10,10 @@ import sys
 import envoy_process
 import pytest
 from epp_process import Epp
-from harness.http_client import Connection, chunked, wire
+from harness.http2_client import Http2Client
+from harness.http_client import Connection, Truncated, chunked, wire
 from harness.limits import wait_until
+from harness.scripted_engine import ScriptedEngine
 from harness.sidecar import BIN, Sidecar
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "mock_engine"))
@@ -19,7 +21,6 @@ import mock_engine_client  # noqa: E402
 
 MOCK = os.environ.get("HANDOFF_MOCK_ENGINE", str(BIN / "handoff-mock-engine"))
 JSON = ("Content-Type", "application/json")
-pytestmark = pytest.mark.skipif(envoy_process.PROGRAM is None, reason="no envoy")
 
 
 class Stack:
@@ -166,10 +167,90 @@ def test_request_with_trailers(stack):
         assert connection.read_response("POST").status == 200
 
 
-def test_compressed_request_passes_unread(stack):
+@pytest.fixture
+def played(stack):
+    """The destination is an engine that the test plays."""
+    with ScriptedEngine() as engine:
+        stack.epp.endpoint("d0", stack.sidecar.port, "decode", ready=False)
+        stack.epp.endpoint("d8", engine.port, "decode")
+        yield engine
+        stack.epp.tell("remove", "d8")
+        stack.epp.endpoint("d0", stack.sidecar.port, "decode")
+
+
+def test_compressed_request_passes_unread(stack, played):
     sent = gzip.compress(json.dumps(prompt()).encode())
-    reply = stack.post(sent, headers=[("Content-Encoding", "gzip")])
-    assert reply.status != 500 and reply.status != 502, reply
+    with stack.start(sent, headers=[("Content-Encoding", "gzip")]) as connection:
+        exchange = played.next()
+        assert exchange.body() == sent and exchange.header("content-encoding") == "gzip"
+        packed = gzip.compress(b'{"choices": []}')
+        exchange.reply(packed, headers=[("Content-Type", "application/json"), ("Content-Encoding", "gzip")])
+        reply = connection.read_response("POST")
+        assert reply.status == 200 and reply.header("content-encoding") == "gzip" and reply.body == packed
+
+
+@pytest.mark.parametrize("pieces", [[], [b"data: 1\n\n"], [b"x" * 70_000, b"y" * 70_000]])
+def test_response_trailers(stack, played, pieces):
+    with stack.start(prompt(stream=True)) as connection:
+        exchange = played.next()
+        exchange.begin_stream([("Content-Type", "text/event-stream"), ("Trailer", "x-sum")])
+        for piece in pieces:
+            exchange.chunk(piece)
+        exchange.send(b"0\r\nx-sum: 7\r\n\r\n")
+        exchange.done()
+        received = b""
+        while not received.endswith(b"x-sum: 7\r\n\r\n"):
+            data = connection.socket.recv(65536)
+            assert data, received[-200:]
+            received += data
+        assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+        body = received.split(b"\r\n\r\n", 1)[1]
+        assert sum(body.count(byte) for byte in (b"x", b"y")) == sum(piece.count(b"x") + piece.count(b"y") for piece in pieces) + 1
+        if pieces == [b"data: 1\n\n"]:
+            assert b"data: 1\n\n\r\n0\r\n" in body
+
+
+def test_trailers_both_ways(stack, played):
+    body = json.dumps(prompt()).encode()
+    with stack.connect() as connection:
+        connection.send(wire("POST", "/v1/completions", [JSON, ("Transfer-Encoding", "chunked"), ("Trailer", "x-sum")]) +
+                        chunked([body], last=False) + b"0\r\nx-sum: 7\r\n\r\n")
+        exchange = played.next()
+        assert exchange.body() == body
+        exchange.begin_stream()
+        exchange.chunk(b"data: [DONE]\n\n")
+        exchange.send(b"0\r\nx-sum: 8\r\n\r\n")
+        exchange.done()
+        received = b""
+        while not received.endswith(b"0\r\nx-sum: 8\r\n\r\n"):
+            data = connection.socket.recv(65536)
+            assert data, received
+            received += data
+
+
+def test_many_requests_on_one_http2_connection(stack):
+    client = Http2Client(stack.envoy.port)
+    sent = [client.post("/v1/completions", json.dumps(prompt(stream=number % 2 == 0, filler="x" * size)).encode(),
+                        trailers=[("x-sum", "7")] if number % 3 == 0 else [])
+            for number, size in enumerate((10, 200_000, 10, 70_000, 0, 62_000, 300, 1_000_000) * 3)]
+    client.until(lambda: client.ended >= set(sent))
+    assert {client.headers[stream][":status"] for stream in sent} == {"200"}
+    assert all(client.data[stream].endswith(b"data: [DONE]\n\n") for stream in sent[::2])
+    assert all(json.loads(client.data[stream])["choices"] for stream in sent[1::2])
+    client.close()
+
+
+def test_http2_client_that_leaves(stack):
+    """A stream that its client resets, while another on the same connection goes on."""
+    client = Http2Client(stack.envoy.port)
+    left = client.post("/v1/completions", json.dumps(prompt(stream=True, max_tokens=100_000)).encode())
+    client.until(lambda: client.data[left])
+    client.reset(left)
+    stack.epp.wait_tidy()
+    other = client.post("/v1/completions", json.dumps(prompt(stream=True)).encode())
+    client.until(lambda: other in client.ended)
+    assert client.data[other].endswith(b"data: [DONE]\n\n")
+    client.close()
 
 
 @pytest.fixture
@@ -199,6 +280,20 @@ def test_more_requests_than_are_planned_at_a_time(own):
     assert json.loads(refused.body)["error"]["type"] == "rate_limit_error"
     assert refused.header("retry-after") == "1"
     waiting.close()
+
+
+def test_endpoint_picker_dies_during_an_answer(own):
+    connection = own.start(prompt(stream=True, max_tokens=100_000))
+    head = connection.read_head()
+    connection.read_chunk(head)
+    own.epp.process.kill()
+    own.epp.process.wait()
+    with pytest.raises(Truncated):  # visibly: an answer that ends early must not look complete
+        while connection.read_chunk(head):
+            pass
+    own.decode.wait(requests=0, blocks_free="all", leases=0)
+    own.prefill.wait(requests=0, blocks_free="all", leases=0)
+    own.epp = NoEpp()
 
 
 def test_endpoint_picker_starts_again(own):

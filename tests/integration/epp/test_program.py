@@ -3,13 +3,15 @@
 import signal
 import ssl
 import socket
+import subprocess
 
 import grpc
 import pytest
 from conftest import chat
-from epp_process import Epp
+from epp_process import DEFAULTS, Epp
 from gateway import Stream
-from harness.limits import wait_until
+from harness.limits import PATIENCE, wait_until
+from harness.sidecar import BIN, environment
 from test_exchange import assert_refused
 
 READINESS = ["", "readiness", "inference-extension", "envoy.service.ext_proc.v3.ExternalProcessor"]
@@ -247,6 +249,202 @@ def test_tls_with_a_certificate_of_its_own(own):
     stream.until_end()
     assert_refused(stream, 503, "no_ready_endpoint")
     channel.close()
+
+
+def make_certificate(folder, name):
+    """A certificate and its key, put in place of the last one in one step each."""
+    files = folder / "tls.crt", folder / "tls.key"
+    new = [file.with_suffix(file.suffix + ".new") for file in files]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                    "-subj", f"/CN={name}", "-out", new[0], "-keyout", new[1]], check=True, capture_output=True)
+    for made, file in zip(new, files):
+        made.rename(file)
+    return files
+
+
+def test_a_certificate_that_is_replaced(tmp_path):
+    certificate, key = make_certificate(tmp_path, "first")
+    epp = Epp({"DYN_SECURE_SERVING": "true", "DYN_EPP_TLS_CERT_PATH": str(certificate), "DYN_EPP_TLS_KEY_PATH": str(key)})
+    try:
+        served = lambda: ssl.get_server_certificate(("127.0.0.1", epp.port)).strip()  # noqa: E731
+        assert served() == certificate.read_text().strip()
+        make_certificate(tmp_path, "second")
+        wait_until(lambda: served() == certificate.read_text().strip())
+        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with grpc.secure_channel(f"127.0.0.1:{epp.port}", credentials,
+                                 options=[("grpc.ssl_target_name_override", "second")]) as channel:
+            assert epp.health("liveness", channel) == "SERVING"
+    finally:
+        assert epp.stop() == 0
+
+
+@pytest.fixture
+def pair(own):
+    own.tell("synced", 1)
+    for i in range(2):
+        own.endpoint(f"p{i}", 7001 + i, "prefill")
+        own.endpoint(f"d{i}", 8001 + i, "decode")
+    yield own
+    own.wait_tidy()
+
+
+def routed(epp, headers=(), **members):
+    stream = Stream(epp.channel)
+    stream.send_headers(headers=list(headers))
+    stream.send_body(chat(**members))
+    stream.until_routed()
+    return stream
+
+
+def end(*streams):
+    for stream in streams:
+        stream.cancel()
+
+
+@pytest.mark.settings(DYN_EPP_SESSION_AFFINITY_MODE="soft")
+def test_a_session_stays_with_its_worker(pair):
+    for session in ("a", "b", "c"):
+        first = routed(pair, [("x-dynamo-session-id", session)])
+        others = [routed(pair, [("x-dynamo-session-id", session)]) for _ in range(4)]  # load alone would spread them
+        chosen = first.request.sets["x-gateway-destination-endpoint"]
+        assert {other.request.sets["x-gateway-destination-endpoint"] for other in others} == {chosen}
+        end(first, *others)
+        pair.wait_tidy()
+
+
+def pinned(pair):
+    return {worker["id"]: f"127.0.0.1:{8001 + int(worker['name'][1])}"
+            for selector in pair.report()["selectors"] if selector["role"] == "decode" for worker in selector["workers"]}
+
+
+def test_a_client_may_insist_on_a_worker(pair):
+    for worker, address in pinned(pair).items():
+        for hint in ({"backend_instance_id": worker}, {"decode_worker_id": worker}, {"backend_instance_id": worker, "dp_rank": 0}):
+            streams = [routed(pair, nvext=hint) for _ in range(3)]
+            assert {stream.request.sets["x-gateway-destination-endpoint"] for stream in streams} == {address}
+            end(*streams)
+    for hint, status, code in (({"backend_instance_id": 12345}, 503, "no_ready_endpoint"),
+                               ({"prefill_worker_id": 12345}, 400, "invalid_request")):
+        stream = ask(pair, nvext=hint)
+        stream.until_end()
+        assert_refused(stream, status, code)
+
+
+@pytest.mark.settings(DYN_DISABLE_FRONTEND_NVEXT="true")
+def test_hints_can_be_turned_off(pair):
+    end(routed(pair, nvext={"backend_instance_id": 12345, "prefill_worker_id": 1}))
+
+
+@pytest.mark.settings(DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD="100")
+def test_overloaded_workers_get_nothing_more(pair):
+    busy = [routed(pair, filler="x" * 200) for _ in range(2)]  # one for each
+    assert len({stream.request.sets["x-prefiller-host-port"] for stream in busy}) == 2
+    refused = ask(pair)
+    refused.until_end()
+    assert_refused(refused, 429, "overloaded")
+    end(*busy)
+    pair.wait_tidy()
+    end(routed(pair))
+
+
+POLICY = """
+default_policy_family: normal
+policy_classes:
+  - {name: normal, prefill_busy_threshold: 100000}
+  - {name: never, prefill_busy_threshold: 100000, request_queue_limit_per_worker: 0}
+  - {name: patient, prefill_busy_threshold: 0}
+"""
+
+
+@pytest.fixture
+def classes(tmp_path):
+    file = tmp_path / "policy.yaml"
+    file.write_text(POLICY, encoding="utf-8")
+    made = Epp({"DYN_ROUTER_POLICY_CONFIG": str(file), "DYN_EPP_MAX_NUM_BATCHED_TOKENS": "1000"})
+    made.tell("synced", 1)
+    made.endpoint("p0", 7001, "prefill")
+    made.endpoint("d0", 8001, "decode")
+    yield made
+    made.wait_tidy()
+    assert made.stop() == 0
+
+
+def test_policy_classes(classes):
+    header = lambda name: [("x-dynamo-meta-policy-class", name)]  # noqa: E731
+    running = routed(classes)
+    end(routed(classes, header("normal")), routed(classes, header("unheard-of")))
+    refused = Stream(classes.channel)
+    refused.send_headers(headers=header("never"))
+    refused.send_body(chat())
+    refused.until_end()
+    assert_refused(refused, 429, "overloaded")
+    waiting = Stream(classes.channel)
+    waiting.send_headers(headers=header("patient"))
+    waiting.send_body(chat())
+    wait_until(lambda: sum(selector["waiting"] for selector in classes.report()["selectors"]) == 1)
+    end(running)
+    waiting.until_routed()
+    end(waiting)
+
+
+def test_a_waiting_client_leaves(classes):
+    header = [("x-dynamo-meta-policy-class", "patient")]
+    running = routed(classes)
+    waiting = Stream(classes.channel)
+    waiting.send_headers(headers=header)
+    waiting.send_body(chat())
+    wait_until(lambda: sum(selector["waiting"] for selector in classes.report()["selectors"]) == 1)
+    end(waiting)
+    wait_until(lambda: sum(selector["waiting"] for selector in classes.report()["selectors"]) == 0)
+    end(running)
+
+
+def test_a_deadline_ends_the_wait(classes):
+    running = routed(classes)
+    waiting = Stream(classes.channel)
+    waiting.send_headers(headers=[("x-dynamo-meta-policy-class", "patient"), ("x-dynamo-meta-slo-ttft-ms", "50")])
+    waiting.send_body(chat())
+    waiting.until_end()
+    assert_refused(waiting, 429, "overloaded")
+    end(running)
+
+
+@pytest.mark.parametrize("text,said", [("policy_classes: [{name: a, colour: red}]", "unknown key 'colour'"),
+                                       ("policy_classes: [{name: a}]", "default_policy_family"),
+                                       (POLICY, "DYN_EPP_MAX_NUM_BATCHED_TOKENS")])
+def test_a_wrong_policy_file_stops_the_start(tmp_path, text, said):
+    file = tmp_path / "policy.yaml"
+    file.write_text(text, encoding="utf-8")
+    endpoints = tmp_path / "endpoints.yaml"
+    endpoints.write_text("endpoints: []", encoding="utf-8")
+    done = subprocess.run([str(BIN / "handoff-epp")], capture_output=True, text=True, timeout=PATIENCE, check=False,
+                          env=environment({**DEFAULTS, "DYN_ROUTER_POLICY_CONFIG": str(file),
+                                           "DYN_EPP_ENDPOINTS_FILE": str(endpoints)}))
+    assert done.returncode == 2 and said in done.stderr, done
+
+
+@pytest.mark.settings(DYN_ROUTER_CONDITIONAL_DISAGG="true", DYN_ROUTER_CONDITIONAL_DISAGG_POLICY="prefill_load",
+                      DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD="100")
+def test_prompts_stay_with_decode_while_prefill_is_busy(pair):
+    busy = [routed(pair, filler=letter * 400) for letter in "xy"]  # unlike each other, so that both engines have some
+    assert all("x-prefiller-host-port" in stream.request.sets for stream in busy)
+    kept = routed(pair)
+    assert "x-prefiller-host-port" not in kept.request.sets
+    end(busy[0])
+    wait_until(lambda: pair.load("prefill")["active_requests"] == 1)
+    paired = routed(pair)
+    assert "x-prefiller-host-port" in paired.request.sets
+    end(busy[1], kept, paired)
+
+
+@pytest.mark.settings(DYN_ROUTER_CONDITIONAL_DISAGG="true", DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD="1000000",
+                      DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD="0.5", DYN_EPP_TOTAL_KV_BLOCKS="100")
+def test_nothing_stays_with_a_busy_decode_worker(pair):
+    short = routed(pair)
+    assert "x-prefiller-host-port" not in short.request.sets
+    large = routed(pair, filler="x" * 1600)
+    assert "x-prefiller-host-port" in large.request.sets
+    end(short, large)
 
 
 def test_port_in_use_stops_the_start():

@@ -91,11 +91,13 @@ class EngineExchange:
             if self.framing == "chunked":
                 while True:
                     size = int(link.line(), 16)
+                    if size == 0:
+                        while link.line():  # trailers
+                            pass
+                        break
                     while len(link.buffer) < size + 2:
                         link.more()
                     piece, link.buffer = link.buffer[:size], link.buffer[size + 2:]
-                    if size == 0:
-                        break
                     self.chunks.append(piece)
                 self._body = b"".join(self.chunks)
             elif self.framing == "fixed":

@@ -15,7 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "scripts"))
 
 import handoff_stack  # noqa: E402
 import mock_engine_client  # noqa: E402
-from envoy_binary import find_envoy  # noqa: E402
+from envoy_binary import find_envoy, is_required  # noqa: E402
 from full_stack import FullStack  # noqa: E402
 
 handoff_stack.PATIENCE = mock_engine_client.PATIENCE = PATIENCE
@@ -23,11 +23,17 @@ QUICK = ("--prefill-us-per-token", "0", "--decode-us-per-token", "0")
 CHAT = "/v1/chat/completions"
 
 
-def start_stack(**how):
-    """A FullStack to be used with `with`; the test is skipped where there is no Envoy."""
+def need_envoy():
+    """The command. Without one the test is skipped, or fails where it is required."""
     envoy = find_envoy()
     if envoy is None:
-        pytest.skip("no Envoy: scripts/envoy_binary.py installs it")
+        (pytest.fail if is_required() else pytest.skip)("no Envoy: scripts/envoy_binary.py installs it")
+    return envoy
+
+
+def start_stack(**how):
+    """A FullStack to be used with `with`."""
+    envoy = need_envoy()
     settings = {"DYN_EPP_DEBUG_REPORT": "true", "DYN_EPP_HEALTH_INTERVAL_MS": "50", **how.pop("settings", {})}
     return FullStack(str(BIN), envoy, settings=settings, **how)
 

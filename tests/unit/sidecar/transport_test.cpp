@@ -20,7 +20,8 @@ Awaitable<> wait_either(Transport& transport, int& woken) {
   ++woken;
 }
 
-Awaitable<> wait_and_destroy(std::unique_ptr<Transport>& mine, std::unique_ptr<Transport>& other, int& woken) {
+Awaitable<> wait_and_destroy(std::unique_ptr<Transport>& mine, std::unique_ptr<Transport>& other,
+                             int& woken) {
   co_await mine->wait_readable();
   ++woken;
   mine.reset();

@@ -6,11 +6,11 @@
 namespace handoff::plugin_test {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// The JSON of each event; the last must be [DONE].
-std::vector<Json> events_of(const std::string& body) {
-  std::vector<Json> events;
+std::vector<OrderedJson> events_of(const std::string& body) {
+  std::vector<OrderedJson> events;
   std::size_t at = 0;
   bool done = false;
   while (at < body.size()) {
@@ -22,7 +22,7 @@ std::vector<Json> events_of(const std::string& body) {
     EXPECT_EQ(line.find('\n'), std::string::npos);
     EXPECT_FALSE(done) << "an event after [DONE]";
     done = line == "data: [DONE]";
-    if (!done) events.push_back(Json::parse(line.substr(6)));
+    if (!done) events.push_back(OrderedJson::parse(line.substr(6)));
     at = end + 2;
   }
   EXPECT_TRUE(done);
@@ -31,7 +31,7 @@ std::vector<Json> events_of(const std::string& body) {
 
 class FinishedInContext : public TrtllmCase {
  protected:
-  std::vector<Json> streamed(std::string_view path, std::string body, std::string reply) {
+  std::vector<OrderedJson> streamed(std::string_view path, std::string body, std::string reply) {
     const auto action = after_reply(path, std::move(body), std::move(reply));
     EXPECT_EQ(action.kind, Action::Kind::respond);
     EXPECT_EQ(action.status, 200U);
@@ -70,10 +70,10 @@ TEST_F(FinishedInContext, AStreamIsAProperStream) {
     EXPECT_EQ(event["model"], "m");
     EXPECT_EQ(event.count("usage"), 0U);
   }
-  const Json one = Json::parse(R"({"role":"assistant","content":" One"})");
+  const OrderedJson one = OrderedJson::parse(R"({"role":"assistant","content":" One"})");
   EXPECT_EQ(events[0]["choices"][0]["delta"], one);
   EXPECT_TRUE(events[0]["choices"][0]["finish_reason"].is_null());
-  EXPECT_EQ(events[1]["choices"][0]["delta"], Json::object());
+  EXPECT_EQ(events[1]["choices"][0]["delta"], OrderedJson::object());
   EXPECT_EQ(events[1]["choices"][0]["finish_reason"], "stop");
 
   // A lenient spelling of true is true to the engine.
@@ -85,7 +85,7 @@ TEST_F(FinishedInContext, UsageComesWhereTheClientAskedForIt) {
   const auto events = streamed(kChat, R"({"stream":true,"stream_options":{"include_usage":true}})",
                                context_reply(kContextParams, "stop"));
   ASSERT_EQ(events.size(), 3U);
-  EXPECT_EQ(events[2]["choices"], Json::array());
+  EXPECT_EQ(events[2]["choices"], OrderedJson::array());
   EXPECT_EQ(events[2]["usage"]["total_tokens"], 4);
   EXPECT_EQ(events[0].count("usage"), 0U);
   const auto each = streamed(
@@ -127,7 +127,7 @@ TEST_F(FinishedInContext, TextToolCallsAndLogprobsArrive) {
 TEST_F(FinishedInContext, ReplyWithoutMembersIsStillAStream) {
   const auto events = streamed(kChat, R"({"stream":true})", R"({"choices":[{"finish_reason":"stop"}]})");
   ASSERT_EQ(events.size(), 2U);
-  EXPECT_EQ(events[0]["choices"][0]["delta"], Json::object());
+  EXPECT_EQ(events[0]["choices"][0]["delta"], OrderedJson::object());
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace handoff::plugin_test {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Kind = Action::Kind;
 
 const std::string kInfo =
@@ -59,7 +59,7 @@ TEST_F(GenerationFirst, AsksForTheAddressThenGenerationThenContext) {
   EXPECT_EQ(generation.reply, HANDOFF_REPLY_HOLD);
   EXPECT_NE(generation.flags & HANDOFF_LEG_WANT_SENT, 0U) << "context comes when generation has the request";
   EXPECT_EQ(generation.linger_ms, 30'000U);
-  const auto params = Json::parse(generation.body)["disaggregated_params"];
+  const auto params = OrderedJson::parse(generation.body)["disaggregated_params"];
   const auto id = params["disagg_request_id"];
   EXPECT_EQ(params["request_type"], "generation_only");
   EXPECT_EQ(params["ctx_request_id"], id);
@@ -67,12 +67,12 @@ TEST_F(GenerationFirst, AsksForTheAddressThenGenerationThenContext) {
   EXPECT_EQ(params["ctx_dp_rank"], 3);
   EXPECT_EQ(params["schedule_style"], 1);
   EXPECT_NE(generation.body.find("1.50"), std::string::npos) << "what else the engine announces goes along";
-  EXPECT_EQ(Json::parse(generation.body)["stream"], true);
+  EXPECT_EQ(OrderedJson::parse(generation.body)["stream"], true);
 
   const auto context = only(exchange->deliver(sent(2))).leg;
   EXPECT_EQ(context.role, HANDOFF_ROLE_PREFILL);
   EXPECT_EQ(context.reply, HANDOFF_REPLY_COLLECT);
-  const auto asked = Json::parse(context.body);
+  const auto asked = OrderedJson::parse(context.body);
   EXPECT_EQ(asked["stream"], false);
   EXPECT_EQ(asked["disaggregated_params"]["request_type"], "context_only");
   EXPECT_EQ(asked["disaggregated_params"]["disagg_request_id"], id);
@@ -115,7 +115,7 @@ TEST_F(GenerationFirst, EngineThatAnnouncesNoAddressIsAnError) {
   const auto text = begin(kChat, kAsk);
   const auto action =
       only(text->deliver(leg_done(1, 200, R"({"disaggregated_params":{"ctx_info_endpoint":"a:1"}})")));
-  EXPECT_EQ(Json::parse(action.leg.body)["disaggregated_params"]["ctx_info_endpoint"], "a:1");
+  EXPECT_EQ(OrderedJson::parse(action.leg.body)["disaggregated_params"]["ctx_info_endpoint"], "a:1");
 }
 
 // T45
@@ -221,7 +221,7 @@ TEST_F(GenerationFirst, ClientThatLeavesBetweenTheLegsLetsContextFinish) {
   const auto action = only(exchange->deliver(ended(HANDOFF_OUTCOME_CLIENT_GONE, HANDOFF_REQUEST_SENT)));
   EXPECT_EQ(action.kind, Kind::background);
   EXPECT_EQ(action.leg.name, "finish_context");
-  EXPECT_EQ(Json::parse(action.leg.body)["disaggregated_params"]["request_type"], "context_only");
+  EXPECT_EQ(OrderedJson::parse(action.leg.body)["disaggregated_params"]["request_type"], "context_only");
 }
 
 // T53: context has answered something that is no completion; blocks may be with generation all the same.

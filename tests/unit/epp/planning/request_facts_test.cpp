@@ -102,6 +102,49 @@ TEST(RequestFacts, ReadsHeaders) {
   EXPECT_EQ(facts.metadata_headers, 4U);
 }
 
+TEST(RequestFacts, ReadsASessionFromTheFirstHeaderThatNamesOne) {
+  const std::string body = "{}";
+  const auto session = [&](std::vector<std::pair<std::string, std::string>> headers) {
+    return facts_of("/v1/completions", body, std::move(headers));
+  };
+  EXPECT_EQ(session({{"x-session-id", "d"}, {"thread-id", "c"}}).session_id, "c");
+  EXPECT_EQ(session({{"thread-id", "c"}, {"x-claude-code-session-id", "b"}}).session_id, "b");
+  EXPECT_EQ(session({{"x-session-id", "d"}, {"x-dynamo-session-id", "a"}}).session_id, "a");
+  EXPECT_EQ(session({{"x-dynamo-session-id", " "}, {"x-session-id", "d"}}).session_id, "d");
+  EXPECT_FALSE(session({{"x-session-id", "d"}}).session_final);
+  EXPECT_TRUE(session({{"x-session-id", "d"}, {"x-dynamo-session-final", "true"}}).session_final);
+}
+
+TEST(RequestFacts, ReadsTheWorkerThatAClientInsistsOn) {
+  const auto facts =
+      facts_of("/v1/chat/completions",
+               R"({"nvext":{"backend_instance_id":7,"decode_worker_id":8,"dp_rank":1,"cache_salt":"t"}})");
+  EXPECT_EQ(facts.pinned_worker, 7U);
+  EXPECT_EQ(facts.pinned_rank, 1U);
+  EXPECT_FALSE(facts.pins_prefill);
+  EXPECT_EQ(facts.tenant, "t");
+  EXPECT_EQ(facts_of("/v1/completions", R"({"nvext":{"decode_worker_id":8}})").pinned_worker, 8U);
+  EXPECT_TRUE(facts_of("/v1/completions", R"({"nvext":{"prefill_worker_id":8}})").pins_prefill);
+  EXPECT_EQ(facts_of("/v1/completions", R"({"nvext":{"cache_salt":"t"}})", {{"x-tenant-id", "h"}}).tenant,
+            "h");
+  for (const char* wrong :
+       {R"({"nvext":{"backend_instance_id":-1}})", R"({"nvext":{"backend_instance_id":"7"}})",
+        R"({"nvext":{"backend_instance_id":1.5}})", R"({"nvext":7})",
+        R"({"nvext":{"backend_instance_id":18446744073709551616}})"}) {
+    EXPECT_EQ(facts_of("/v1/completions", wrong).pinned_worker, std::nullopt) << wrong;
+  }
+}
+
+TEST(RequestFacts, LeavesHintsUnreadWhereTheyDoNotCount) {
+  const std::string body =
+      R"({"nvext":{"backend_instance_id":7,"prefill_worker_id":1,"agent_hints":{"osl":200,"priority":3}}})";
+  const auto facts = read_request_facts(head("/v1/chat/completions"), &body, false);
+  EXPECT_EQ(facts.pinned_worker, std::nullopt);
+  EXPECT_FALSE(facts.pins_prefill);
+  EXPECT_EQ(facts.expected_output_tokens, std::nullopt);
+  EXPECT_EQ(facts.priority_jump, 0.0);
+}
+
 TEST(RequestFacts, EstimatesTokensFromBytes) {
   RequestFacts facts;
   EXPECT_EQ(facts.estimated_tokens(), 1U);

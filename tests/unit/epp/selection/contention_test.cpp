@@ -112,6 +112,39 @@ TEST_F(Contention, BookAndFreeWhileWorkersComeAndGo) {
 }
 
 // All threads use the same few ids: one booking per id at a time, each free applied once.
+// A selection claims its id, fails, and gives the id back, while the free of it is on its way.
+TEST_F(Contention, AFreeIsNotLostToASelectionThatFails) {
+  start(SelectorConfig{});
+  ASSERT_TRUE(service->upsert_worker(spec(1)));
+  constexpr int kIds = 2000;
+  std::atomic<int> failed{0};
+  std::barrier each_id(kThreads);
+  on_all_threads([&](int thread, test::Random& random) {
+    for (int i = 0; i < kIds; ++i) {
+      const std::string id = "r" + std::to_string(i);
+      each_id.arrive_and_wait();
+      if (thread == 0) {
+        EXPECT_TRUE(service->free_reservation({id}));
+        continue;
+      }
+      SelectRequest made = request(id, random);
+      made.allowed_workers.emplace();
+      service->select_and_reserve(std::move(made), [&](Result<Selection> given) {
+        if (!given) failed.fetch_add(1);
+      });
+    }
+  });
+  EXPECT_EQ(failed.load(), kIds * (kThreads - 1));
+  test::Random random(1);
+  for (int i = 0; i < kIds; ++i) {
+    service->select_and_reserve(request("r" + std::to_string(i), random), [&](Result<Selection> given) {
+      ASSERT_FALSE(given) << i << " is booked, though it was freed";
+      EXPECT_EQ(given.error().code, SelectionErrorCode::kFinished) << i;
+    });
+  }
+  expect_no_load();
+}
+
 TEST_F(Contention, OneBookingPerIdHoweverManyAsk) {
   SelectorConfig config;
   config.limits.retired_id_ttl = std::chrono::seconds(0);

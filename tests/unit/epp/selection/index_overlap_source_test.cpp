@@ -124,6 +124,24 @@ TEST_F(RealIndex, AnAddressThatCannotBeFollowedIsToldAndServedByLoad) {
   EXPECT_TRUE(service->kv_problems().empty());
 }
 
+// Whatever says that the worker is there (its probes do) is another try.
+TEST_F(RealIndex, AnAddressThatCouldNotBeFollowedIsTriedAgain) {
+  start_real(SelectorConfig{});
+  subscriptions.refusal = "no such host";
+  WorkerSpec made = spec(1);
+  made.kv_events_endpoint = "tcp://host:5557";
+  ASSERT_TRUE(service->upsert_worker(made));
+  ASSERT_EQ(service->kv_problems().size(), 1u);
+  ASSERT_TRUE(service->mark_worker(1, WorkerCondition::kServing));
+  EXPECT_EQ(service->kv_problems().size(), 1u);
+  subscriptions.refusal.clear();
+  ASSERT_TRUE(service->mark_worker(1, WorkerCondition::kServing));
+  EXPECT_TRUE(service->kv_problems().empty());
+  EXPECT_EQ(subscriptions.followed.size(), 1u);
+  ASSERT_TRUE(service->mark_worker(1, WorkerCondition::kServing));
+  EXPECT_EQ(subscriptions.followed.size(), 1u) << "once followed, it is left alone";
+}
+
 TEST_F(RealIndex, AWorkerThatReturnsHoldsNothing) {
   start_real({});
   add_workers(2);

@@ -218,6 +218,27 @@ TEST_F(WaitingTest, ARejectionSaysWhichLimitAndWhereItStood) {
   EXPECT_TRUE(reserve(sized("x", 10)));
 }
 
+// Also while nobody is busy, and where no class queues at all.
+TEST_F(WaitingTest, AClassWithALimitOfZeroTakesNothing) {
+  SelectorConfig config;
+  config.policy.default_policy_family = "open";
+  config.policy.policy_classes = {PolicyClass{.name = "open"},
+                                  PolicyClass{.name = "closed", .request_queue_limit_per_worker = 0},
+                                  PolicyClass{.name = "dry", .cached_token_queue_limit_per_worker = 0}};
+  start(config);
+  add_workers(2);
+  for (const char* name : {"closed", "dry"}) {
+    SelectRequest wanted = sized(std::string("in-") + name, 10);
+    wanted.policy_class = name;
+    const auto refused = reserve(wanted);
+    ASSERT_FALSE(refused) << name;
+    EXPECT_EQ(refused.error().code, SelectionErrorCode::kQueueRejected);
+    EXPECT_EQ(refused.error().rejection->policy_class, name);
+    EXPECT_EQ(refused.error().rejection->limit, 0u);
+  }
+  EXPECT_TRUE(reserve(sized("in-closed", 10))) << "another class, and the refused id is free again";
+}
+
 TEST_F(WaitingTest, ACancelledWaiterLeavesAtOnce) {
   start(queueing());
   add_workers(1);

@@ -5,7 +5,7 @@
 namespace handoff::config {
 namespace {
 
-using std::chrono::milliseconds;
+using Millis = std::chrono::milliseconds;
 
 template <class T>
 void expect_refused(const Codec<T>& codec, std::initializer_list<std::string_view> values) {
@@ -30,10 +30,10 @@ TEST(WholeNumberCodec, Limits) {
 }
 
 TEST(MillisecondsCodec, ZeroOnlyWhereAllowed) {
-  EXPECT_EQ(config::milliseconds().read("250"), milliseconds(250));
-  EXPECT_EQ(config::milliseconds(milliseconds(0)).read("0"), milliseconds(0));
+  EXPECT_EQ(config::milliseconds().read("250"), Millis(250));
+  EXPECT_EQ(config::milliseconds(Millis(0)).read("0"), Millis(0));
   expect_refused(config::milliseconds(), {"0", "10s", "604800001", "-5"});
-  EXPECT_EQ(config::milliseconds().write(milliseconds(30000)), "30000");
+  EXPECT_EQ(config::milliseconds().write(Millis(30000)), "30000");
 }
 
 TEST(ByteCountCodec, Suffixes) {

@@ -133,8 +133,8 @@ TEST_F(Log, ThreadsDoNotMixLines) {
   }
   for (auto& thread : threads) thread.join();
   const std::string text = lines();
-  static const std::regex kLine(R"(INFO event thread=\d i=\d+\n)");
-  EXPECT_EQ(std::regex_replace(text, kLine, ""), "");
+  static const std::regex kEvent(R"(INFO event thread=\d i=\d+\n)");
+  EXPECT_EQ(std::regex_replace(text, kEvent, ""), "");
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 800);
 }
 
