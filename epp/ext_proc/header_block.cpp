@@ -1,5 +1,7 @@
 #include "epp/ext_proc/header_block.hpp"
 
+#include <span>
+
 namespace handoff::epp {
 
 std::string_view trimmed(std::string_view text) {
@@ -16,9 +18,12 @@ void HeaderBlock::reserve(std::size_t fields, std::size_t bytes) {
 void HeaderBlock::add(std::string_view name, std::string_view value) {
   fields_.push_back({static_cast<std::uint32_t>(text_.size()), static_cast<std::uint32_t>(name.size()),
                      static_cast<std::uint32_t>(value.size())});
+  const std::size_t begin = text_.size();
   text_ += name;
-  for (std::size_t i = text_.size() - name.size(); i < text_.size(); ++i) {
-    if (text_[i] >= 'A' && text_[i] <= 'Z') text_[i] = static_cast<char>(text_[i] + ('a' - 'A'));
+  // Without a branch, as nearly all names are in lower case already.
+  for (char& c : std::span(text_).subspan(begin)) {
+    const auto letter = static_cast<unsigned char>(c - 'A');
+    c = static_cast<char>(c | ((letter < 26) << 5));
   }
   text_ += value;
 }

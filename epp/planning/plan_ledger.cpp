@@ -58,7 +58,8 @@ void Plan::reserve(std::vector<Wish> round, std::function<void(BookingOutcome)> 
       mine.state = LegState::kPending;
       mine.may_lack_workers = wish.may_lack_workers;
       mine.service = wish.service;
-      mine.reservation_id = id_ + "/" + std::string(to_string(wish.leg));
+      mine.reservation_id.reserve(id_.size() + 16);
+      mine.reservation_id.append(id_).append(1, '/').append(to_string(wish.leg));
       wish.request.selection_id = mine.reservation_id;
     }
   }
@@ -237,6 +238,7 @@ void Plan::close_locked(Undo& undo) {
 
 void Plan::take_booking(Slot& slot, Undo& undo) {
   const std::uint64_t attempt = slot.booked->attempt;
+  undo.free.reserve(kLegs);
   undo.free.push_back({slot.service, slot.reservation_id, attempt, std::move(slot.booked)});
   slot.booked.reset();
   slot.state = LegState::kFreed;

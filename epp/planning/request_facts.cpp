@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "shared/json/encoding.hpp"
 #include "shared/json/object_scan.hpp"
@@ -48,9 +49,8 @@ bool is_plain_text(const HeaderBlock& headers) {
   return !encoding || trimmed(*encoding).empty() || trimmed(*encoding) == "identity";
 }
 
-std::string hint(std::optional<std::string_view> text) {
-  if (!text || text->size() > kLongestHint) return {};
-  return std::string(*text);
+std::string hint(std::string_view text) {
+  return text.size() > kLongestHint ? std::string() : std::string(text);
 }
 
 template <typename Number>
@@ -78,30 +78,62 @@ std::string text_member(const ObjectScan& scan, std::string_view name) {
   return text;
 }
 
-void read_headers(const HeaderBlock& headers, RequestFacts& facts) {
-  if (const auto id = headers.first("x-request-id")) {
-    facts.request_id = std::string(id->substr(0, kLongestHint));
-  }
-  facts.tenant = hint(headers.last_filled("x-tenant-id"));
-  for (const std::string_view name : kSessionHeaders) {
-    if (facts.session_id.empty()) facts.session_id = hint(headers.last_filled(name));
-  }
-  facts.session_final = headers.last_filled("x-dynamo-session-final") == "true";
-  facts.policy_class = hint(headers.last_filled("x-dynamo-meta-policy-class"));
-  if (const auto text = headers.last_filled("x-dynamo-meta-priority")) {
-    facts.priority_jump = to_priority(*text).value_or(0.0);
-  }
-  if (const auto text = headers.last_filled("x-dynamo-meta-strict-priority")) {
-    facts.strict_priority = to_number<std::uint32_t>(*text).value_or(0);
-  }
-  if (const auto text = headers.last_filled("x-dynamo-meta-slo-ttft-ms")) {
-    const auto goal = to_number<std::uint64_t>(*text);
+// A priority in a header wins over one in the body.
+struct HeaderFacts {
+  bool has_priority = false;
+  bool has_id = false;
+};
+
+void read_metadata(std::string_view name, std::string_view value, RequestFacts& facts, HeaderFacts& seen) {
+  ++facts.metadata_headers;
+  const std::string_view key = name.substr(kMetadataPrefix.size());
+  if (value.empty()) return;
+  if (key == "policy-class") {
+    facts.policy_class = hint(value);
+  } else if (key == "priority") {
+    facts.priority_jump = to_priority(value).value_or(0.0);
+    seen.has_priority = true;
+  } else if (key == "strict-priority") {
+    facts.strict_priority = to_number<std::uint32_t>(value).value_or(0);
+  } else if (key == "slo-ttft-ms") {
+    const auto goal = to_number<std::uint64_t>(value);
+    facts.first_token_goal.reset();
     if (goal && *goal >= 1 && *goal <= kLongestGoalMs)
       facts.first_token_goal = std::chrono::milliseconds(*goal);
   }
+}
+
+// Of a header that comes more than once the last that isn't blank counts, but for x-request-id, of which it
+// is the first.
+HeaderFacts read_headers(const HeaderBlock& headers, RequestFacts& facts) {
+  HeaderFacts seen;
+  std::array<std::string_view, kSessionHeaders.size()> sessions;
   for (std::size_t i = 0; i < headers.size(); ++i) {
-    if (headers.name(i).starts_with(kMetadataPrefix)) ++facts.metadata_headers;
+    const std::string_view name = headers.name(i);
+    // Nothing of what is looked for begins otherwise.
+    if (!name.starts_with("x-") && !name.starts_with("thread-")) continue;
+    const std::string_view value = trimmed(headers.value(i));
+    if (name == "x-request-id") {
+      if (!std::exchange(seen.has_id, true)) {
+        facts.request_id = std::string(headers.value(i).substr(0, kLongestHint));
+      }
+    } else if (name.starts_with(kMetadataPrefix)) {
+      read_metadata(name, value, facts, seen);
+    } else if (value.empty()) {
+      continue;
+    } else if (name == "x-tenant-id") {
+      facts.tenant = hint(value);
+    } else if (name == "x-dynamo-session-final") {
+      facts.session_final = value == "true";
+    } else if (const auto at = std::find(kSessionHeaders.begin(), kSessionHeaders.end(), name);
+               at != kSessionHeaders.end()) {
+      sessions[static_cast<std::size_t>(at - kSessionHeaders.begin())] = value;
+    }
   }
+  for (const std::string_view session : sessions) {
+    if (facts.session_id.empty()) facts.session_id = hint(session);
+  }
+  return seen;
 }
 
 template <typename Number>
@@ -176,7 +208,7 @@ std::string_view to_string(RequestKind kind) {
 
 RequestFacts read_request_facts(const HeaderBlock& headers, const std::string* body, bool reads_nvext) {
   RequestFacts facts;
-  read_headers(headers, facts);
+  const HeaderFacts seen = read_headers(headers, facts);
   if (body == nullptr) return facts;
   facts.body_bytes = body->size();
   const Api api = api_of(headers);
@@ -190,9 +222,8 @@ RequestFacts read_request_facts(const HeaderBlock& headers, const std::string* b
   facts.cache_salt = text_member(scan, "cache_salt");
   facts.can_take_salt = scan.find_last("cache_salt") == nullptr;
   facts.streams = member(scan, "stream", ValueKind::literal_true) != nullptr;
-  const bool has_priority = headers.last_filled("x-dynamo-meta-priority").has_value();
   if (const auto* nvext = member(scan, "nvext", ValueKind::object); reads_nvext && nvext != nullptr) {
-    read_hints(scan.value(*nvext), facts, has_priority);
+    read_hints(scan.value(*nvext), facts, seen.has_priority);
   }
   return facts;
 }

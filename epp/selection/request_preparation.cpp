@@ -166,7 +166,7 @@ std::optional<SelectionError> validate(const ReservationRequest& request, const 
   return check_prompt(request.prompt, limits);
 }
 
-Result<PreparedRequest> prepare(SelectRequest request, bool book, const PartitionKey& partition,
+Result<PreparedRequest> prepare(SelectRequest&& request, bool book, const PartitionKey& partition,
                                 std::uint32_t block_size, bool is_eagle, const SelectorConfig& config) {
   PreparedRequest out;
   out.request = std::move(request);

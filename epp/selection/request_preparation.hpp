@@ -15,7 +15,7 @@ std::optional<SelectionError> validate(const ReservationRequest& request, const 
 
 // Hashes the prompt and resolves the weights for a partition with this block size. The overlaps are still
 // empty. The request must have been validated; what depends on the block size is checked here.
-Result<PreparedRequest> prepare(SelectRequest request, bool book, const PartitionKey& partition,
+Result<PreparedRequest> prepare(SelectRequest&& request, bool book, const PartitionKey& partition,
                                 std::uint32_t block_size, bool is_eagle, const SelectorConfig& config);
 
 }  // namespace handoff::epp

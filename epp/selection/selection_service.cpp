@@ -290,7 +290,7 @@ std::string SelectionService::make_id() {
   return uuid_from(environment_.random(), environment_.random());
 }
 
-Result<PreparedRequest> SelectionService::prepare_for(SelectRequest request, bool book,
+Result<PreparedRequest> SelectionService::prepare_for(SelectRequest&& request, bool book,
                                                       const std::shared_ptr<Partition>& partition) const {
   auto prepared = prepare(std::move(request), book, partition->key(), partition->block_size(),
                           partition->is_eagle(), config_);
@@ -303,7 +303,7 @@ Result<PreparedRequest> SelectionService::prepare_for(SelectRequest request, boo
   return prepared;
 }
 
-PendingSelection SelectionService::start(SelectRequest request, bool book, SelectionCallback done) {
+PendingSelection SelectionService::start(SelectRequest&& request, bool book, SelectionCallback done) {
   const auto refuse = [&](SelectionError error) {
     AnswerBatch answers;
     answers.add(std::move(done), std::move(error));

@@ -143,8 +143,8 @@ class SelectionService {
  private:
   SelectionService(SelectorConfig config, SelectionEnvironment environment);
 
-  PendingSelection start(SelectRequest request, bool book, SelectionCallback done);
-  Result<PreparedRequest> prepare_for(SelectRequest request, bool book,
+  PendingSelection start(SelectRequest&& request, bool book, SelectionCallback done);
+  Result<PreparedRequest> prepare_for(SelectRequest&& request, bool book,
                                       const std::shared_ptr<Partition>& partition) const;
   Result<PreparedRequest> prepare_question(SelectRequest request,
                                            std::shared_ptr<Partition>& partition) const;

@@ -14,6 +14,9 @@ using telemetry::Level;
 using telemetry::LogLine;
 
 constexpr std::chrono::seconds kWarnEvery{30};
+// Waiting for a stream each.
+constexpr std::size_t kListeningCalls = 32;
+constexpr std::size_t kLeastListeningCalls = 16;
 
 void warn_of_failed_stream(const StreamEnd& end) {
   static telemetry::RateLimitedWarning warning{kWarnEvery};
@@ -35,6 +38,11 @@ void warn_of_response_mode(BodyMode mode) {
 }  // namespace
 
 void ExtProcCall::listen(CallHost& host) {
+  while (host.listening < kListeningCalls) listen_once(host);
+}
+
+void ExtProcCall::listen_once(CallHost& host) {
+  ++host.listening;
   auto* call = new ExtProcCall(host);
   host.service->RequestProcess(&call->context_, &call->rpc_, host.queue, host.queue,
                                call->tag(Operation::kAccept));
@@ -76,12 +84,14 @@ ExtProcCall::~ExtProcCall() {
 }
 
 void ExtProcCall::on_accepted(bool ok) {
+  --host_.listening;
   if (!ok) {  // the server stops
     delete this;
     return;
   }
   host_.open_streams->fetch_add(1, std::memory_order_relaxed);
-  listen(host_);
+  // The others are replaced when a stream ends, which nobody waits for.
+  if (host_.listening < kLeastListeningCalls) listen_once(host_);
   advance();
 }
 
@@ -181,6 +191,8 @@ void ExtProcCall::leave_if_done() {
   forget_body();
   if (wakes_.load() != 0) return;
   host_.open_streams->fetch_sub(1, std::memory_order_relaxed);
+  // Before this one goes: the queue lives as long as there is a call.
+  if (host_.listening < kListeningCalls) listen_once(host_);
   delete this;
 }
 

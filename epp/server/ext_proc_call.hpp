@@ -34,6 +34,7 @@ struct CallHost {
   BodyDeadlines* deadlines = nullptr;
   std::atomic<std::size_t>* open_streams = nullptr;
   std::atomic<std::size_t>* live_calls = nullptr;  // those that wait for a stream, too
+  std::size_t listening = 0;
 };
 
 // One ext_proc stream on a completion queue: moves messages between gRPC and the protocol, at most one read
@@ -48,7 +49,7 @@ class ExtProcCall final : private BodyWaiter {
     Operation operation = Operation::kAccept;
   };
 
-  // Waits for the next stream.
+  // Waits for streams, as many as may begin before the queue's thread looks again.
   static void listen(CallHost& host);
   // An operation came back from the queue.
   static void on_event(void* tag, bool ok);
@@ -56,6 +57,8 @@ class ExtProcCall final : private BodyWaiter {
  private:
   explicit ExtProcCall(CallHost& host);
   ~ExtProcCall();
+
+  static void listen_once(CallHost& host);
 
   void on_accepted(bool ok);
   void on_read(bool ok);

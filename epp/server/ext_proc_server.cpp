@@ -21,8 +21,6 @@ namespace handoff::epp {
 namespace {
 
 constexpr unsigned kCertificateCheckSeconds = 1;
-// Streams that may begin before the queue's thread looks again.
-constexpr int kListeningCalls = 16;
 // Beyond the body limit there is room for what else a message holds.
 constexpr std::uint64_t kMessageSlack = 1ULL << 20;
 constexpr std::uint64_t kLeastMessageLimit = 64ULL << 20;
@@ -159,7 +157,7 @@ class ExtProcServer::Impl {
                                                            .deadlines = deadlines_.back().get(),
                                                            .open_streams = &open_streams_,
                                                            .live_calls = &live_calls_}));
-      for (int i = 0; i < kListeningCalls; ++i) ExtProcCall::listen(*hosts_.back());
+      ExtProcCall::listen(*hosts_.back());
       threads_.emplace_back([host = hosts_.back().get()] { run(*host); });
     }
   }

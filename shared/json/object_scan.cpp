@@ -10,6 +10,9 @@ namespace {
 /// An arena beyond this is given back at the next scan: one odd body must not cost memory for ever.
 constexpr std::size_t kKeptArenaBytes = 64 * 1024;
 
+/// Enough for most bodies at the first allocation.
+constexpr std::size_t kUsualMembers = 8;
+
 bool starts_a_value(char c) {
   constexpr std::string_view kFirstBytes = "[\"-0123456789tfnNI";
   return kFirstBytes.find(c) != std::string_view::npos;
@@ -55,6 +58,7 @@ void ObjectScan::reset(std::string_view text) {
 }
 
 ScanStatus ObjectScan::scan_members(std::size_t max_members) {
+  members_.reserve(kUsualMembers);
   std::size_t at = skip_space(text_, open_brace_ + 1);
   if (at < text_.size() && text_[at] == '}') {
     close_brace_ = at;

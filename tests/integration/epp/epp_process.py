@@ -54,6 +54,7 @@ class Epp:
             with self._news:
                 self.lines.append(LogLine(text.rstrip("\n")))
                 self._news.notify_all()
+        self.process.wait()  # its output ends before it does: who waits for that would not be told again
         with self._news:
             self._news.notify_all()
 
