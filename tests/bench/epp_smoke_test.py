@@ -12,7 +12,8 @@ from rig.children import Children
 from rig.epp_bench import EppBench
 from rig.epp_goals import METRICS, ROWS
 from rig.epp_metrics import BY_NAME
-from rig.epp_products import EppOptions, envoy_configuration
+from rig.envoy_config import envoy_configuration
+from rig.epp_products import EppOptions
 from rig.goals import verdict
 
 

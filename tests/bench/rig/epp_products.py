@@ -1,6 +1,5 @@
 """What is measured for the Endpoint Picker: itself in each topology, the bare echo, and Envoy in front of either."""
 
-import copy
 import json
 import os
 import re
@@ -9,13 +8,14 @@ import time
 import urllib.request
 
 from . import RigError
+from .envoy_config import envoy_configuration
 from .machine import free_port
 from .products import Running
 
-_TESTS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path[:0] = [os.path.join(_TESTS, "integration"), os.path.join(_TESTS, "integration", "epp")]
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+sys.path.insert(0, os.path.join(_ROOT, "scripts"))
 
-import envoy_process  # noqa: E402  pylint: disable=wrong-import-position
+from envoy_binary import find_envoy  # noqa: E402  pylint: disable=wrong-import-position
 
 _TOOL_PORT = re.compile(r"listening port=(\d+)")
 _EPP_PORT = re.compile(r"listening .*?\bport=(\d+)")
@@ -32,7 +32,7 @@ class EppOptions:
         self.bin_dir = os.path.abspath(bin_dir)
         self.epp = os.path.abspath(epp) if epp else self.tool("handoff-epp")
         self.mock_engine = self.tool("handoff-mock-engine")
-        self.envoy = envoy or envoy_process.PROGRAM
+        self.envoy = envoy or find_envoy()
         self.epp_env = dict(epp_env or {})
         for tool in _TOOLS:
             if not os.access(self.tool(tool), os.X_OK):
@@ -123,32 +123,6 @@ class Epp:
         # Its health probes found every worker.
         child.wait_for(re.compile(r"(?s)(state=schedulable.*?){%d}" % len(self.engines)), _START_SECONDS)
         return Running(child, port)
-
-
-def _plain_ext_proc(config, ext_proc_port):
-    """The configuration of the tests, without TLS to the Endpoint Picker; without port: without ext_proc."""
-    manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    clusters = {cluster["name"]: cluster for cluster in config["static_resources"]["clusters"]}
-    if ext_proc_port is None:
-        del manager["http_filters"][0]
-        config["static_resources"]["clusters"] = [clusters["chosen"]]
-    else:
-        del clusters["epp"]["transport_socket"]
-    return manager, clusters
-
-
-def envoy_configuration(ext_proc_port, engine_port):
-    config = copy.deepcopy(envoy_process.configuration(ext_proc_port or 0))
-    manager, clusters = _plain_ext_proc(config, ext_proc_port)
-    manager["generate_request_id"] = True
-    if ext_proc_port is None:
-        chosen = clusters["chosen"]
-        for key in ("lb_policy", "original_dst_lb_config"):
-            del chosen[key]
-        chosen["type"] = "STATIC"
-        chosen["load_assignment"] = {"cluster_name": "chosen", "endpoints": [
-            {"lb_endpoints": [{"endpoint": {"address": envoy_process.address(engine_port)}}]}]}
-    return config
 
 
 class Envoy:
