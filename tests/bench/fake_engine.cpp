@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,100 +16,30 @@
 #include <vector>
 
 #include "arguments.hpp"
+#include "engine_answers.hpp"
+#include "engine_counters.hpp"
 #include "http_reader.hpp"
 #include "loopback.hpp"
 #include "request_marks.hpp"
 #include "sse_event.hpp"
+#include "stream_plan.hpp"
 
 namespace {
 
 using bench::Fd;
 using bench::HttpReader;
+using bench::StreamPlan;
 
-constexpr std::string_view kAnswer =
-    R"({"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,)"
-    R"("message":{"role":"assistant","content":"answer"},"finish_reason":"stop"}],)"
-    R"("usage":{"prompt_tokens":8,"total_tokens":9}})";
-constexpr std::string_view kHandoff =
-    R"({"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"a"},)"
-    R"("finish_reason":"length"}],"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,)"
-    R"("remote_block_ids":[[1,2,3]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"127.0.0.1",)"
-    R"("remote_port":5600,"tp_size":1,"remote_num_tokens":37,"remote_blocks_expiry_time":null,)"
-    R"("transfer_mode":"pull"}})";
 constexpr std::string_view kStreamHead =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
     "Transfer-Encoding: chunked\r\n\r\n";
 constexpr std::size_t kMaxUnsentStream = 1U << 20U;
-
-std::string json_response(std::string_view status, std::string_view body) {
-  std::string out = "HTTP/1.1 ";
-  out.append(status).append("\r\nContent-Type: application/json\r\nContent-Length: ");
-  out.append(std::to_string(body.size())).append("\r\n\r\n").append(body);
-  return out;
-}
 
 void append_chunk(std::string& out, std::string_view data) {
   char size[20];
   const int length = std::snprintf(size, sizeof size, "%zx\r\n", data.size());
   out.append(size, static_cast<std::size_t>(length)).append(data).append("\r\n");
 }
-
-// Number of `name=` in a query; the fallback where it is absent or odd.
-std::uint64_t query_number(std::string_view target, std::string_view name, std::uint64_t fallback) {
-  const std::size_t mark = target.find('?');
-  if (mark == std::string_view::npos) return fallback;
-  std::string_view query = target.substr(mark + 1);
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    if (pair.size() > name.size() && pair.starts_with(name) && pair[name.size()] == '=') {
-      std::uint64_t value = fallback;
-      std::from_chars(pair.data() + name.size() + 1, pair.data() + pair.size(), value);
-      return value;
-    }
-    query.remove_prefix(std::min(query.size(), pair.size() + 1));
-  }
-  return fallback;
-}
-
-struct StreamPlan {
-  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
-
-  std::uint64_t events = 0;
-  std::uint64_t interval_ms = 20;
-  std::size_t bytes = 180;
-  std::uint64_t corrupt_at = kNever;  // faults for testing the client
-  std::uint64_t drop_at = kNever;
-};
-
-StreamPlan parse_stream_plan(std::string_view target) {
-  StreamPlan plan;
-  plan.events = std::min<std::uint64_t>(query_number(target, "events", 10), 10'000'000);
-  plan.interval_ms = std::clamp<std::uint64_t>(query_number(target, "interval_ms", 20), 1, 60'000);
-  plan.bytes = static_cast<std::size_t>(std::min<std::uint64_t>(query_number(target, "bytes", 180), 65'536));
-  plan.corrupt_at = query_number(target, "corrupt", StreamPlan::kNever);
-  plan.drop_at = query_number(target, "drop", StreamPlan::kNever);
-  return plan;
-}
-
-struct Counters {
-  std::uint64_t requests = 0;
-  std::uint64_t handoffs_given = 0;
-  std::uint64_t handoffs_taken = 0;
-  std::uint64_t streams = 0;
-  std::uint64_t stream_sends = 0;
-  std::uint64_t missed_ticks = 0;
-  std::uint64_t connections = 0;
-
-  std::string json() const {
-    const auto member = [](std::string_view name, std::uint64_t value) {
-      return '"' + std::string(name) + "\":" + std::to_string(value);
-    };
-    return '{' + member("requests", requests) + ',' + member("handoffs_given", handoffs_given) + ',' +
-           member("handoffs_taken", handoffs_taken) + ',' + member("streams", streams) + ',' +
-           member("stream_sends", stream_sends) + ',' + member("missed_ticks", missed_ticks) + ',' +
-           member("connections", connections) + '}';
-  }
-};
 
 struct Connection {
   explicit Connection(Fd socket) : fd(std::move(socket)) {}
@@ -132,7 +62,8 @@ struct TickGroup {
 
 class FakeEngine {
  public:
-  explicit FakeEngine(bench::Listener listener) : listener_(std::move(listener)), buffer_(256U * 1024U) {
+  FakeEngine(bench::Listener listener, bool is_prefill)
+      : is_prefill_(is_prefill), answers_(is_prefill), listener_(std::move(listener)), buffer_(256U * 1024U) {
     poller_.add(listener_.fd.get(), EPOLLIN, &listener_);
   }
 
@@ -206,27 +137,50 @@ class FakeEngine {
     if (method == "POST") {
       answer_post(connection, target);
     } else if (target.starts_with("/sse")) {
-      start_stream(connection, parse_stream_plan(target));
+      start_stream(connection, bench::parse_stream_plan(target));
     } else if (target == "/stats") {
-      connection.unsent += json_response("200 OK", counters_.json());
+      connection.unsent += bench::json_response("200 OK", counters_.json());
     } else if (target == "/health") {
-      connection.unsent += json_response("200 OK", "{}");
+      connection.unsent += answers_.empty();
+    } else if (target == "/server_info") {
+      connection.unsent += answers_.server_info();
+    } else if (target == "/query") {
+      connection.unsent += answers_.mooncake_ranks();
     } else {
-      connection.unsent += json_response("404 Not Found", "{}");
+      connection.unsent += answers_.not_found();
     }
   }
 
   void answer_post(Connection& connection, std::string_view target) {
-    if (connection.marks.asks_for_handoff()) {
+    const bench::RequestMarks& marks = connection.marks;
+    const bool is_paired = !marks.pairing_id().empty();
+    if (is_paired) {
+      ++counters_.paired;
+      counters_.pairing_sum += std::hash<std::string_view>{}(marks.pairing_id());
+    }
+    if (marks.asks_for_context()) {
       ++counters_.handoffs_given;
-      connection.unsent += handoff_;
+      answers_.append_context_reply(connection.unsent, marks.pairing_id(), marks.body_bytes());
       return;
     }
-    if (connection.marks.carries_handoff()) ++counters_.handoffs_taken;
-    if (connection.marks.asks_for_stream()) {
-      start_stream(connection, parse_stream_plan(target));
+    if (marks.asks_for_handoff()) {
+      ++counters_.handoffs_given;
+      connection.unsent += is_paired ? answers_.primed() : answers_.nixl_handoff();  // paired: Mooncake
+      return;
+    }
+    const bool is_bare = !marks.carries_handoff() && !marks.carries_context();
+    const bool is_rendezvous = is_bare && is_paired;  // SGLang: both legs say the same
+    const bool primes = is_bare && !is_paired && marks.asks_for_one_token();  // shared storage
+    if (is_prefill_ && (is_rendezvous || primes)) {
+      ++counters_.handoffs_given;
+      connection.unsent += answers_.primed();
+      return;
+    }
+    ++(is_bare && !is_rendezvous ? counters_.plain_answers : counters_.handoffs_taken);
+    if (marks.asks_for_stream()) {
+      start_stream(connection, bench::parse_stream_plan(target));
     } else {
-      connection.unsent += answer_;
+      connection.unsent += answers_.completion();
     }
   }
 
@@ -318,8 +272,8 @@ class FakeEngine {
     connections_.erase(connection);
   }
 
-  const std::string answer_ = json_response("200 OK", kAnswer);
-  const std::string handoff_ = json_response("200 OK", kHandoff);
+  const bool is_prefill_;
+  const bench::EngineAnswers answers_;
   bench::Listener listener_;
   bench::Poller poller_;
   std::vector<char> buffer_;
@@ -328,17 +282,22 @@ class FakeEngine {
   std::map<std::uint64_t, TickGroup> groups_;
   std::unordered_map<void*, TickGroup*> timers_;
   std::unordered_set<Connection*> over_;  // closed after the events at hand, which may still name them
-  Counters counters_;
+  bench::EngineCounters counters_;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bench::Arguments arguments(argc, argv, {"--port"});
+  const bench::Arguments arguments(argc, argv, {"--port", "--role"});
   const auto port = static_cast<std::uint16_t>(arguments.number("--port", 0, 0, 65535));
+  const std::string role = arguments.text("--role", "decode");
+  if (role != "prefill" && role != "decode") {
+    std::fprintf(stderr, "error: --role: must be prefill or decode\n");
+    return 2;
+  }
   bench::raise_fd_limit();
   bench::Listener listener = bench::listen_on_loopback(port);
   std::printf("listening port=%u\n", listener.port);
   std::fflush(stdout);
-  FakeEngine(std::move(listener)).run();
+  FakeEngine(std::move(listener), role == "prefill").run();
 }

@@ -5,25 +5,28 @@
 namespace bench {
 namespace {
 
-constexpr std::size_t kLongestMember = 48;
+constexpr std::size_t kLongestMember = 64;
 
-// True when `text` starts with the rest of a quoted name, a colon and `true`.
-bool is_true_member(std::string_view text, std::string_view name_end) {
-  if (!text.starts_with(name_end)) return false;
-  text.remove_prefix(name_end.size());
+// The value behind `name` and its closing quote, where `text` starts with those; empty where it is another
+// member or its end is not there. Lists and objects are not looked for.
+std::string_view value_of(std::string_view text, std::string_view name) {
+  if (!text.starts_with(name) || !text.substr(name.size()).starts_with('"')) return {};
+  text.remove_prefix(name.size() + 1);
   const auto skip_blanks = [&text] {
     while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   };
   skip_blanks();
-  if (!text.starts_with(':')) return false;
+  if (!text.starts_with(':')) return {};
   text.remove_prefix(1);
   skip_blanks();
-  return text.starts_with("true");
+  const std::size_t end = text.find_first_of(",} \t\r\n");
+  return end == std::string_view::npos ? std::string_view{} : text.substr(0, end);
 }
 
 }  // namespace
 
 void RequestMarks::feed(std::string_view body) {
+  body_bytes_ += body.size();
   if (!tail_.empty()) {
     tail_.append(body.substr(0, kLongestMember));
     scan(tail_);
@@ -38,7 +41,10 @@ void RequestMarks::feed(std::string_view body) {
 }
 
 void RequestMarks::reset() {
-  asks_for_handoff_ = carries_handoff_ = asks_for_stream_ = false;
+  body_bytes_ = 0;
+  asks_for_stream_ = asks_for_one_token_ = false;
+  asks_for_handoff_ = carries_handoff_ = asks_for_context_ = carries_context_ = false;
+  pairing_id_.clear();
   tail_.clear();
 }
 
@@ -46,11 +52,14 @@ void RequestMarks::scan(std::string_view text) {
   // Quotes are rare in the prompts sent here, so jumping from quote to quote runs at the speed of memchr.
   for (std::size_t at = text.find('"'); at != std::string_view::npos; at = text.find('"', at + 1)) {
     const std::string_view rest = text.substr(at + 1, kLongestMember);
-    if (rest.starts_with("do_remote_")) {
-      asks_for_handoff_ |= is_true_member(rest.substr(10), "decode\"");
-      carries_handoff_ |= is_true_member(rest.substr(10), "prefill\"");
-    } else if (rest.starts_with("stream\"")) {
-      asks_for_stream_ |= is_true_member(rest, "stream\"");
+    asks_for_handoff_ |= value_of(rest, "do_remote_decode") == "true";
+    carries_handoff_ |= value_of(rest, "do_remote_prefill") == "true";
+    asks_for_stream_ |= value_of(rest, "stream") == "true";
+    asks_for_one_token_ |= value_of(rest, "max_tokens") == "1";
+    asks_for_context_ |= value_of(rest, "request_type") == R"("context_only")";
+    carries_context_ |= value_of(rest, "request_type") == R"("generation_only")";
+    for (const std::string_view name : {"bootstrap_room", "disagg_request_id", "transfer_id"}) {
+      if (const auto value = value_of(rest, name); !value.empty()) pairing_id_ = value;
     }
   }
 }

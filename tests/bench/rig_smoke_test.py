@@ -14,10 +14,11 @@ import threading
 import unittest
 
 from rig import RigError
-from rig.bench import _parse_strace_counts
+from rig.bench import Bench, _parse_strace_counts
 from rig.children import Children
 from rig.goals import ROWS, verdict
-from rig.products import _SIDECAR_PORT
+from rig.metrics import PROTOCOLS
+from rig.products import _SIDECAR_PORT, Options, Sidecar
 
 _PORT = re.compile(r"listening port=(\d+)")
 _LIMIT = 20  # must not expire
@@ -55,12 +56,15 @@ class RigCase(unittest.TestCase):
         connection.close()
         return answer.status, content
 
-    def stats(self):
-        connection = http.client.HTTPConnection("127.0.0.1", self.engine, timeout=_LIMIT)
-        connection.request("GET", "/stats")
+    def get(self, port, path):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_LIMIT)
+        connection.request("GET", path)
         content = json.loads(connection.getresponse().read())
         connection.close()
         return content
+
+    def stats(self, engine=None):
+        return self.get(engine or self.engine, "/stats")
 
     def sse(self, port, streams=3, events=20, fault=""):
         path = f"/v1/chat/completions?events={events}&interval_ms=5&bytes=200{fault}"
@@ -108,6 +112,77 @@ class FakeEngine(RigCase):
             self.assertEqual(connection.recv(100), b"")
 
 
+    def test_answers_as_each_protocol_wants_it(self):
+        prefill = self.start("bench-fake-engine", "--role", "prefill")
+        self.assertEqual([self.get(port, "/server_info")["disaggregation_mode"] for port in (prefill, self.engine)],
+                         ["prefill", "decode"])
+        self.assertIn("ctx_info_endpoint", self.get(prefill, "/server_info")["disaggregated_params"])
+        self.assertTrue(self.get(prefill, "/query")["0"]["engine_id"])
+
+        number = 2**62 + 1
+        context = f'{{"p":"{"x" * 400}","disaggregated_params":{{"request_type":"context_only","disagg_request_id":{number}}}}}'
+        reply = json.loads(self.post(prefill, context.encode())[1])
+        self.assertEqual(reply["choices"][0]["disaggregated_params"]["disagg_request_id"], number)
+        self.assertEqual(len(reply["prompt_token_ids"]), len(context) // 4)
+        legs = ((b'{"bootstrap_room": 7 }', b'{"bootstrap_room":7}'),
+                (b'{"k":{"do_remote_decode":true,"transfer_id":"a"}}', b'{"k":{"do_remote_prefill":true,"transfer_id":"a"}}'),
+                (b'{"max_tokens":1}', b'{"max_tokens":16}'))
+        for first, second in legs:
+            self.assertEqual(json.loads(self.post(prefill, first)[1])["choices"][0]["finish_reason"], "length")
+            self.assertEqual(json.loads(self.post(self.engine, second)[1])["choices"][0]["finish_reason"], "stop")
+        self.post(self.engine, context.replace("context_only", "generation_only").encode())
+        given, taken = self.stats(prefill), self.stats()
+        self.assertEqual((given["handoffs_given"], given["paired"]), (4, 3))
+        self.assertEqual((taken["handoffs_taken"], taken["plain_answers"], taken["paired"]), (3, 1, 3))
+        self.assertEqual(given["pairing_sum"], taken["pairing_sum"])
+        self.post(prefill, b'{"bootstrap_room":1}')
+        self.post(self.engine, b'{"bootstrap_room":2}')
+        self.assertNotEqual(self.stats(prefill)["pairing_sum"], self.stats()["pairing_sum"])
+
+    def test_notices_an_id_cut_between_two_packets(self):
+        body = b'{"transfer_id":"xfer-0123456789abcdef0123456789abcdef","max_tokens":1}'
+        head = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+        sums = [0]
+        for cut in range(len(body)):
+            with socket.create_connection(("127.0.0.1", self.engine), timeout=_LIMIT) as connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.sendall(head + body[:cut])
+                self.stats()
+                connection.sendall(body[cut:])
+                self.assertTrue(connection.recv(100).startswith(b"HTTP/1.1 200"))
+            sums.append(self.stats()["pairing_sum"])
+        self.assertEqual(self.stats()["paired"], len(body))
+        self.assertEqual(len({(after - before) % 2**64 for before, after in zip(sums, sums[1:])}), 1)
+
+
+class Protocols(RigCase):
+    """The rig's own proof of a handoff, through the real sidecar."""
+
+    def setUp(self):
+        super().setUp()
+        if not os.access(tool("handoff-sidecar"), os.X_OK):
+            self.skipTest("no handoff-sidecar beside the tools")
+        core = min(os.sched_getaffinity(0))
+        self.bench = Bench(self.children, Options(_BIN), core, core, seconds=1, filler="plain")
+
+    def check(self, name):
+        with self.bench.running(name) as target:
+            self.bench.check_handoffs(name, target)
+
+    def test_hands_over_in_every_protocol(self):
+        for name in ("sidecar",) + PROTOCOLS:
+            with self.subTest(name):
+                self.check(name)
+
+    def test_refuses_to_measure_what_hands_over_nothing_or_in_another_way(self):
+        for name, settings, proof in (("nixl", {}, {"has_pairing_id": True}),
+                                      ("sglang", {"DYN_SIDECAR_BACKEND": "sglang"}, {}),
+                                      ("shared", {"DYN_SIDECAR_VLLM_CONNECTOR": "shared-storage"}, {})):
+            self.bench.products[name] = Sidecar(name, self.children, self.bench.options, settings, **proof)
+            with self.subTest(name), self.assertRaisesRegex(RigError, "of 100"):
+                self.check(name)
+
+
 class Relay(RigCase):
     def test_passes_every_byte_in_both_directions(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -133,13 +208,34 @@ class Relay(RigCase):
 class TwoLegRelay(RigCase):
     def test_makes_both_legs_of_a_request_that_names_a_prefill_engine(self):
         prefill = self.start("bench-fake-engine")
-        relay = self.start("bench-two-leg-relay", "--upstream-port", str(self.engine))
-        for options, legs in (([], 0), (["--header", f"x-prefiller-host-port: 127.0.0.1:{prefill}"], 200)):
-            code, result, error = self.run_tool("bench-load", "--port", relay, "--connections", 4, "--requests", 200,
-                                                "--body-bytes", 262144, *options)
-            self.assertEqual(code, 0, error)
-            self.assertEqual((result["requests"], result["broken"], result["reconnects"]), (200, 0, 0))
-            self.assertEqual(self.stats()["handoffs_taken"], legs)
+        prefill_header = ["--header", f"x-prefiller-host-port: 127.0.0.1:{prefill}"]
+        legs = 0
+        for at_once in (0, 1):
+            relay = self.start("bench-two-leg-relay", "--upstream-port", str(self.engine), "--at-once", str(at_once))
+            for options in ([], prefill_header):
+                code, result, error = self.run_tool("bench-load", "--port", relay, "--connections", 4, "--requests",
+                                                    200, "--body-bytes", 262144, *options)
+                self.assertEqual(code, 0, error)
+                self.assertEqual((result["requests"], result["broken"], result["reconnects"]), (200, 0, 0))
+                legs += 200 if options else 0
+                self.assertEqual((self.stats(prefill)["handoffs_given"], self.stats()["handoffs_taken"]), (legs, legs))
+
+    def test_holds_the_answer_of_legs_that_start_at_once_until_prefill_is_done(self):
+        relay = self.start("bench-two-leg-relay", "--upstream-port", str(self.engine), "--at-once", "1")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(_LIMIT)
+            with socket.create_connection(("127.0.0.1", relay), timeout=_LIMIT) as client:
+                client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 7\r\nx-prefiller-host-port: 127.0.0.1:%d\r\n\r\n"
+                               b'{"a":1}' % server.getsockname()[1])
+                prefill, _ = server.accept()
+                with prefill:
+                    while self.stats()["handoffs_taken"] == 0:
+                        pass
+                    client.setblocking(False)
+                    self.assertRaises(BlockingIOError, client.recv, 100)
+                    client.settimeout(_LIMIT)
+                    prefill.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                    self.assertTrue(client.recv(1000).startswith(b"HTTP/1.1 200"))
 
 
 def late_reader(connection, size):

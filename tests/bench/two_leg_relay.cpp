@@ -1,6 +1,7 @@
 // The floor of a P/D request: one epoll thread that makes the sends and receives of two legs, and nothing
 // else. A request with `x-prefiller-host-port` goes to that engine first and to the decode engine after its
-// answer; any other goes to the decode engine. As in the sidecar, a request is taken whole before it is sent.
+// answer, or with `--at-once 1` to both, and decode's answer waits for prefill's. Any other goes to the
+// decode engine. As in the sidecar, a request is taken whole before it is sent.
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -8,6 +9,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <unordered_set>
@@ -33,12 +35,17 @@ class Exchange;
 struct End {
   Exchange* exchange = nullptr;
   Fd fd;
+  HttpReader reply_reader{HttpReader::Role::responses};
+  std::string leg_head;
+  std::vector<iovec> pieces;  // of the request that is being sent
+  bool waits_to_send = false;
 };
 
 // A client connection with its own kept connection to each engine.
 class Exchange {
  public:
-  Exchange(Fd client, std::uint16_t decode_port, bench::Poller& poller) : poller_(poller) {
+  Exchange(Fd client, std::uint16_t decode_port, bool at_once, bench::Poller& poller)
+      : poller_(poller), at_once_(at_once) {
     client_.fd = std::move(client);
     decode_.fd = bench::connect_to_loopback(decode_port);
     request_.reset(new char[kMaxRequest]);  // untouched memory costs nothing
@@ -51,7 +58,7 @@ class Exchange {
 
   // False when it is over.
   bool on_event(End& end, std::uint32_t events, std::vector<char>& buffer) {
-    if ((events & EPOLLOUT) != 0) return send_rest();
+    if ((events & EPOLLOUT) != 0) return send_rest(end);
     if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return true;
     return &end == &client_ ? read_request() : read_reply(end, buffer);
   }
@@ -80,8 +87,8 @@ class Exchange {
     size_ = 0;
     const std::size_t at = head_.find(kPrefillHeader);
     if (at == std::string_view::npos) {
-      pieces_ = {{request_.get(), whole.size()}};
-      return send_to(decode_);
+      decode_.pieces = {{request_.get(), whole.size()}};
+      return send_rest(decode_);
     }
     if (!prefill_.fd) {
       std::uint16_t port = 0;
@@ -91,7 +98,8 @@ class Exchange {
       if (!prefill_.fd) return false;
       watch(prefill_);
     }
-    return send_leg(prefill_, kAskForHandoff);
+    prefill_runs_ = true;
+    return send_leg(prefill_, kAskForHandoff) && (!at_once_ || send_leg(decode_, kUseHandoff));
   }
 
   // The client's request with a member more.
@@ -99,38 +107,34 @@ class Exchange {
     const std::size_t at = head_.find(kLengthHeader) + kLengthHeader.size();
     const std::size_t end = head_.find('\r', at);
     if (at < kLengthHeader.size() || end == std::string_view::npos || body_.empty()) return false;
-    leg_head_.assign(head_.substr(0, at));
-    leg_head_.append(std::to_string(body_.size() - 1 + member.size())).append(head_.substr(end));
-    leg_head_.append(member);
-    pieces_ = {{leg_head_.data(), leg_head_.size()}, {const_cast<char*>(body_.data()) + 1, body_.size() - 1}};
-    return send_to(to);
+    to.leg_head.assign(head_.substr(0, at));
+    to.leg_head.append(std::to_string(body_.size() - 1 + member.size())).append(head_.substr(end));
+    to.leg_head.append(member);
+    to.pieces = {{to.leg_head.data(), to.leg_head.size()},
+                 {const_cast<char*>(body_.data()) + 1, body_.size() - 1}};
+    return send_rest(to);
   }
 
-  bool send_to(End& to) {
-    to_ = &to;
-    return send_rest();
-  }
-
-  bool send_rest() {
+  bool send_rest(End& to) {
     std::size_t done = 0;
-    while (done < pieces_.size()) {
+    while (done < to.pieces.size()) {
       msghdr message{};
-      message.msg_iov = pieces_.data() + done;
-      message.msg_iovlen = pieces_.size() - done;
-      const ssize_t sent = sendmsg(to_->fd.get(), &message, MSG_NOSIGNAL);
+      message.msg_iov = to.pieces.data() + done;
+      message.msg_iovlen = to.pieces.size() - done;
+      const ssize_t sent = sendmsg(to.fd.get(), &message, MSG_NOSIGNAL);
       if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
       if (sent < 0) break;
       auto left = static_cast<std::size_t>(sent);
-      while (done < pieces_.size() && left >= pieces_[done].iov_len) left -= pieces_[done++].iov_len;
-      if (done == pieces_.size()) break;
-      pieces_[done].iov_base = static_cast<char*>(pieces_[done].iov_base) + left;
-      pieces_[done].iov_len -= left;
+      while (done < to.pieces.size() && left >= to.pieces[done].iov_len) left -= to.pieces[done++].iov_len;
+      if (done == to.pieces.size()) break;
+      to.pieces[done].iov_base = static_cast<char*>(to.pieces[done].iov_base) + left;
+      to.pieces[done].iov_len -= left;
     }
-    pieces_.erase(pieces_.begin(), pieces_.begin() + static_cast<std::ptrdiff_t>(done));
-    const bool must_wait = !pieces_.empty();
-    if (must_wait != waits_to_send_) {
-      poller_.modify(to_->fd.get(), must_wait ? EPOLLIN | EPOLLOUT : EPOLLIN, to_);
-      waits_to_send_ = must_wait;
+    to.pieces.erase(to.pieces.begin(), to.pieces.begin() + static_cast<std::ptrdiff_t>(done));
+    const bool must_wait = !to.pieces.empty();
+    if (must_wait != to.waits_to_send) {
+      poller_.modify(to.fd.get(), must_wait ? EPOLLIN | EPOLLOUT : EPOLLIN, &to);
+      to.waits_to_send = must_wait;
     }
     return true;
   }
@@ -142,36 +146,50 @@ class Exchange {
     std::string_view input(buffer.data(), static_cast<std::size_t>(received));
     bool complete = false;
     while (!complete) {
-      const auto step = reply_reader_.next(input);
+      const auto step = from.reply_reader.next(input);
       if (step.kind == HttpReader::Kind::need_more) break;
       if (step.kind == HttpReader::Kind::malformed) return false;
       complete = step.kind == HttpReader::Kind::end;
     }
-    if (&from == &prefill_) return !complete || send_leg(decode_, kUseHandoff);
-    // A client that does not take an answer of this size at once is not one of the rig's.
-    return send(client_.fd.get(), buffer.data(), static_cast<std::size_t>(received), MSG_NOSIGNAL) ==
-           received;
+    if (&from == &prefill_) return !complete || on_prefill_done();
+    if (prefill_runs_) {
+      held_.append(buffer.data(), static_cast<std::size_t>(received));
+      return true;
+    }
+    return send_answer({buffer.data(), static_cast<std::size_t>(received)});
+  }
+
+  bool on_prefill_done() {
+    prefill_runs_ = false;
+    if (!at_once_) return send_leg(decode_, kUseHandoff);
+    const bool sent = held_.empty() || send_answer(held_);
+    held_.clear();
+    return sent;
+  }
+
+  // A client that does not take an answer of this size at once is not one of the rig's.
+  bool send_answer(std::string_view bytes) {
+    return send(client_.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == std::ssize(bytes);
   }
 
   bench::Poller& poller_;
+  const bool at_once_;
   End client_, prefill_, decode_;
   HttpReader request_reader_{HttpReader::Role::requests};
-  HttpReader reply_reader_{HttpReader::Role::responses};
   std::unique_ptr<char[]> request_;
   std::size_t size_ = 0;
   std::string_view head_, body_;  // of the request that is being served
-  std::string leg_head_;
-  std::vector<iovec> pieces_;
-  End* to_ = nullptr;
-  bool waits_to_send_ = false;
+  std::string held_;              // decode's answer, until prefill is done
+  bool prefill_runs_ = false;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bench::Arguments arguments(argc, argv, {"--port", "--upstream-port"});
+  const bench::Arguments arguments(argc, argv, {"--port", "--upstream-port", "--at-once"});
   const auto port = static_cast<std::uint16_t>(arguments.number("--port", 0, 0, 65535));
   const auto decode_port = static_cast<std::uint16_t>(arguments.number("--upstream-port", 0, 1, 65535));
+  const bool at_once = arguments.number("--at-once", 0, 0, 1) == 1;
   bench::raise_fd_limit();
   bench::Listener listener = bench::listen_on_loopback(port);
   std::printf("listening port=%u\n", listener.port);
@@ -186,7 +204,7 @@ int main(int argc, char** argv) {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.ptr == nullptr) {
         while (Fd client = bench::accept_next(listener.fd)) {
-          auto exchange = std::make_unique<Exchange>(std::move(client), decode_port, poller);
+          auto exchange = std::make_unique<Exchange>(std::move(client), decode_port, at_once, poller);
           if (exchange->is_usable()) (void)exchange.release();  // freed below
         }
         continue;

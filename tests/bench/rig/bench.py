@@ -23,7 +23,6 @@ class Bench:
     def __init__(self, children, options, product_core, driver_core, seconds, filler):
         self.children = children
         self.options = options
-        self.products = options.products(children)
         self.product_core = product_core
         self.driver_core = driver_core
         self.seconds = seconds
@@ -31,13 +30,14 @@ class Bench:
         self.round = 0
         self.raw = []
         self.engine = self._start_engine("engine", driver_core)
-        self.prefill_engine = self._start_engine("prefill-engine", driver_core)
+        self.prefill_engine = self._start_engine("prefill-engine", driver_core, "prefill")
         # Without a proxy the engine takes the product's place, so that "added" means one process more, not one
         # core more.
         self.direct_engine = self._start_engine("direct-engine", product_core)
+        self.products = options.products(children, self.prefill_engine.port)
 
-    def _start_engine(self, name, core):
-        child = self.children.start(name, [self.options.tool("bench-fake-engine")], core=core)
+    def _start_engine(self, name, core, role="decode"):
+        child = self.children.start(name, [self.options.tool("bench-fake-engine"), "--role", role], core=core)
         return Running(child, int(child.wait_for(_PORT, 5).group(1)))
 
     @contextlib.contextmanager
@@ -99,13 +99,20 @@ class Bench:
 
     def check_handoffs(self, name, target):
         """Proves on 100 requests of a fresh product that both legs run: one that ignores the header would shine."""
-        prefill, decode = self.engine_stats(self.prefill_engine), self.engine_stats()
+        product, engines = self.products[name], (self.prefill_engine, self.engine)
+        before = [self.engine_stats(engine) for engine in engines]
         self.load(target, 1, 1024, headers=[self.prefill_header()], requests=100)
-        given = self.engine_stats(self.prefill_engine)["handoffs_given"] - prefill["handoffs_given"]
-        taken = self.engine_stats()["handoffs_taken"] - decode["handoffs_taken"]
+        prefill, decode = ({key: value - old[key] for key, value in self.engine_stats(engine).items()}
+                           for engine, old in zip(engines, before))
+        given, taken = prefill["handoffs_given"], decode[product.taken_counter]
         if given != 100 or taken != 100:
             raise RigError(f"{name}: of 100 P/D requests {given} reached prefill and {taken} brought a handoff to "
                            "decode")
+        pairs = 100 if product.has_pairing_id else 0
+        same_ids = prefill["pairing_sum"] % 2**64 == decode["pairing_sum"] % 2**64
+        if prefill["paired"] != pairs or decode["paired"] != pairs or not same_ids:
+            raise RigError(f"{name}: {prefill['paired']} and {decode['paired']} of 100 legs had an id in common, "
+                           f"{'the same' if same_ids else 'not the same'} in both")
 
     # --- streams -----------------------------------------------------------------------------------------
 

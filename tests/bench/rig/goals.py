@@ -94,7 +94,9 @@ class Table:
     file_prefix: str
 
 
-SIDECAR_TABLE = Table(ROWS, ["direct", "relay", "two-leg-relay", "nginx", "nginx-default", "haproxy", "sidecar"], "sidecar", "compare")
+SIDECAR_TABLE = Table(ROWS, ["direct", "relay", "two-leg-relay", "two-leg-relay-at-once", "nginx", "nginx-default", "haproxy",
+                             "sidecar", "sidecar-sglang", "sidecar-trtllm", "sidecar-trtllm-generation-first",
+                             "sidecar-mooncake", "sidecar-shared-storage"], "sidecar", "compare")
 
 
 def verdict(row, ratios):

@@ -9,6 +9,10 @@ from . import RigError
 from .callgrind import instructions_per_request
 
 _KB = 1024
+# Whose P/D requests are compared with their own pass-through.
+_FLOORS = ("two-leg-relay", "two-leg-relay-at-once")
+PROTOCOLS = ("sidecar-sglang", "sidecar-trtllm", "sidecar-trtllm-generation-first", "sidecar-mooncake",
+              "sidecar-shared-storage")
 
 
 class Round:
@@ -93,11 +97,13 @@ def s5(r):
 def p1(r):
     def measure(name):
         for row, connections, size in (("P1-1", 32, _KB), ("P1-16", 8, 16 * _KB), ("P1-256", 8, 256 * _KB)):
+            if name in PROTOCOLS and size > 16 * _KB:
+                continue  # copying the body, which is the same for all
             own = r.once(r.bench.pass_through, name, connections, size)["cpu_us_per_request"]
             both = r.bench.prefill_decode(name, connections, size)["cpu_us_per_request"]
             r.put(row, name, both / own)
 
-    r.each("P1", ("sidecar", "two-leg-relay"), measure)
+    r.each("P1", ("sidecar",) + _FLOORS + PROTOCOLS, measure)
 
 
 def p3(r):
@@ -109,7 +115,7 @@ def p3(r):
             raise RigError("the pass-through adds nothing measurable: too much noise")
         r.put("P3", name, (both - direct) / (own - direct))
 
-    r.each("P3", ("sidecar", "two-leg-relay"), measure)
+    r.each("P3", ("sidecar",) + _FLOORS + PROTOCOLS, measure)
 
 
 def c1(r):
@@ -148,7 +154,7 @@ def i1(r):
     runs = {"short": 50, "long": 300} if r.quick else {}
     r.each("I1", ("sidecar", "nginx", "relay", "haproxy"), lambda name: r.put(
         "I1-pass", name, instructions_per_request(r.bench, name, **runs)["per_request"] / 1000))
-    r.each("I1", ("sidecar",), lambda name: r.put("I1-pd", name, instructions_per_request(
+    r.each("I1", ("sidecar",) + PROTOCOLS, lambda name: r.put("I1-pd", name, instructions_per_request(
         r.bench, name, headers=[r.bench.prefill_header()], **runs)["per_request"] / 1000))
 
 

@@ -62,6 +62,9 @@ class Product:
 
     chooses_port = False
     port_pattern = None
+    # What proves a handoff: the decode engine's counter of them, and whether both legs have an id in common.
+    taken_counter = "handoffs_taken"
+    has_pairing_id = False
 
     def command(self, port, engine_port, single_process=False):
         raise NotImplementedError
@@ -98,10 +101,16 @@ class Relay(Product):
 
 
 class TwoLegRelay(Relay):
-    """The floor of a P/D request: the same sends and receives, nothing else."""
+    """The floor of a P/D request: the same sends and receives, nothing else. `at_once`: of protocols whose legs
+    start together."""
+
+    def __init__(self, name, children, options, at_once=False):
+        super().__init__(name, children, options)
+        self.at_once = at_once
 
     def command(self, port, engine_port, single_process=False):
-        return [self.options.tool("bench-two-leg-relay"), "--port", str(port), "--upstream-port", str(engine_port)]
+        return [self.options.tool("bench-two-leg-relay"), "--port", str(port), "--upstream-port", str(engine_port),
+                "--at-once", str(int(self.at_once))]
 
 
 class Nginx(Product):
@@ -188,6 +197,12 @@ class Sidecar(Product):
     chooses_port = True
     port_pattern = _SIDECAR_PORT
 
+    def __init__(self, name, children, options, settings=None, **proof):
+        super().__init__(name, children, options)
+        self.settings = settings or {}
+        self.has_pairing_id = proof.get("has_pairing_id", False)
+        self.taken_counter = proof.get("taken_counter", "handoffs_taken")
+
     def command(self, port, engine_port, single_process=False):
         return [self.options.sidecar, "--threads", "1"] + self.options.sidecar_args
 
@@ -201,8 +216,25 @@ class Sidecar(Product):
             "DYN_SIDECAR_DRAIN_DELAY_MS": "0",
             "DYN_DECODE_ENGINE_PORT": str(engine_port),
         })
+        kept.update(self.settings)
         kept.update(self.options.sidecar_env)
         return kept
+
+
+def protocol_products(children, options, prefill_port):
+    """The sidecar with the other P/D protocols: their names, and where which handoff shows."""
+    vllm, trtllm = "DYN_SIDECAR_VLLM_CONNECTOR", "DYN_SIDECAR_TRTLLM_SCHEDULE"
+    return [
+        Sidecar("sidecar-sglang", children, options, {"DYN_SIDECAR_BACKEND": "sglang"}, has_pairing_id=True),
+        Sidecar("sidecar-trtllm", children, options,
+                {"DYN_SIDECAR_BACKEND": "trtllm", trtllm: "context-first"}, has_pairing_id=True),
+        Sidecar("sidecar-trtllm-generation-first", children, options,
+                {"DYN_SIDECAR_BACKEND": "trtllm", trtllm: "generation-first"}, has_pairing_id=True),
+        Sidecar("sidecar-mooncake", children, options,
+                {vllm: "mooncake", "DYN_SIDECAR_VLLM_MOONCAKE_BOOTSTRAP_PORT": str(prefill_port)}, has_pairing_id=True),
+        # Its handoff is on a disk: decode's request is the client's.
+        Sidecar("sidecar-shared-storage", children, options, {vllm: "shared-storage"}, taken_counter="plain_answers"),
+    ]
 
 
 class Options:
@@ -237,14 +269,15 @@ class Options:
             notes["haproxy"] = "haproxy is not installed"
         return notes
 
-    def products(self, children):
+    def products(self, children, prefill_port):
         every = [
             Relay("relay", children, self),
             TwoLegRelay("two-leg-relay", children, self),
+            TwoLegRelay("two-leg-relay-at-once", children, self, at_once=True),
             Nginx("nginx", children, self, body_in_memory=True),
             Nginx("nginx-default", children, self, body_in_memory=False),
             HAProxy("haproxy", children, self),
             Sidecar("sidecar", children, self),
-        ]
+        ] + protocol_products(children, self, prefill_port)
         missing = self.missing()
         return {product.name: product for product in every if product.name.split("-")[0] not in missing}
