@@ -50,9 +50,9 @@ EngineAnswers::EngineAnswers(bool is_prefill)
       not_found_(json_response("404 Not Found", "{}")),
       primed_(json_response("200 OK", kPrimed)),
       nixl_handoff_(json_response("200 OK", kNixlHandoff)),
-      server_info_(
-          json_response("200 OK", R"({"disaggregation_mode":")" + std::string(is_prefill ? "prefill" : "decode") +
-                                      std::string(kServerInfoAfterMode))),
+      server_info_(json_response("200 OK", R"({"disaggregation_mode":")" +
+                                               std::string(is_prefill ? "prefill" : "decode") +
+                                               std::string(kServerInfoAfterMode))),
       mooncake_ranks_(json_response("200 OK", kMooncakeRanks)) {
   token_ids_.reserve(kMostTokens * kTokenId.size());
   for (std::size_t i = 0; i < kMostTokens; ++i) token_ids_ += kTokenId;
