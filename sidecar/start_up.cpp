@@ -1,12 +1,11 @@
 #include "sidecar/start_up.hpp"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <utility>
 #include <variant>
 
 #include "shared/config/option_table.hpp"
+#include "shared/config/setting_file.hpp"
 
 namespace handoff::sidecar {
 namespace {
@@ -86,13 +85,10 @@ void declare_backend_keys(config::OptionTable& table, const LoadedBackend& backe
 // Backends do no I/O, so a setting that names a file is handed over as the file's content.
 std::string read_setting_file(const std::string& name, const std::string& path,
                               std::vector<std::string>& problems) {
-  std::ifstream file(path, std::ios::binary);
-  std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.good() && !file.eof()) problems.push_back(name + ": cannot read the file '" + path + "'");
-  if (file.good() && content.empty()) problems.push_back(name + ": the file '" + path + "' is empty");
-  if (content.size() > kLargestSettingFile)
-    problems.push_back(name + ": the file '" + path + "' is larger than 64 KiB");
-  return content;
+  config::SettingFile file = config::read_setting_file(path, kLargestSettingFile);
+  if (file.error.empty() && file.text.empty()) file.error = "is empty";
+  if (!file.error.empty()) problems.push_back(name + ": the file '" + path + "' " + file.error);
+  return std::move(file.text);
 }
 
 std::string as_list(const std::vector<std::string>& problems) {

@@ -55,7 +55,9 @@ class FileReader {
       return EndpointsFileError{"larger than " + std::to_string(kMaxEndpointsFileBytes) + " bytes"};
     std::vector<FileEndpoint> found;
     try {
-      found = read_root(YAML::Load(std::string(text)));
+      const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+      if (documents.size() > 1) add_problem("has a second YAML document" + at(documents[1]));
+      found = read_root(documents.empty() ? YAML::Node() : documents.front());
     } catch (const YAML::Exception& error) {
       add_problem("not YAML (line " + std::to_string(error.mark.line + 1) + "): " + error.msg);
     }
@@ -71,10 +73,14 @@ class FileReader {
       add_problem("must be a map with the key 'endpoints'");
       return found;
     }
+    bool is_given = false;
     for (const auto& member : root) {
-      if (member.first.as<std::string>("") != "endpoints")
-        add_problem("unknown key " + shown(member.first.as<std::string>("")) + at(member.first) +
-                    "; accepted: endpoints");
+      const std::string key = member.first.as<std::string>("");
+      if (key != "endpoints") {
+        add_problem("unknown key " + shown(key) + at(member.first) + "; accepted: endpoints");
+      } else if (std::exchange(is_given, true)) {
+        add_problem(key + at(member.first) + ": given twice");
+      }
     }
     const YAML::Node list = root["endpoints"];
     if (!list || !list.IsSequence()) {
@@ -181,7 +187,8 @@ class FileReader {
       const std::string value = scalar("labels." + key, label.second);
       if (key.empty() || key.size() > 317 || value.size() > 1024)
         add_problem(place_ + ".labels" + at(label.first) + ": key or value is empty or too long");
-      endpoint.labels[key] = value;
+      if (!endpoint.labels.emplace(key, value).second)
+        add_problem(place_ + ".labels" + at(label.first) + ": " + shown(key) + " is given twice");
     }
   }
 

@@ -1,7 +1,6 @@
 #include "epp/discovery/file_endpoint_source.hpp"
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -9,7 +8,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <exception>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <thread>
@@ -21,6 +19,7 @@
 #include "epp/discovery/file_watch.hpp"
 #include "epp/discovery/health_probe.hpp"
 #include "epp/discovery/net.hpp"
+#include "shared/config/setting_file.hpp"
 #include "shared/telemetry/log.hpp"
 
 namespace handoff::epp {
@@ -33,27 +32,8 @@ using ErrorCode = boost::system::error_code;
 // The first view is told as current after this even when a name server does not answer.
 constexpr std::chrono::seconds kFirstResolveLimit{5};
 
-struct FileText {
-  std::string text;
-  std::string error;
-};
-
-FileText read_file(const std::string& path) {
-  FileText out;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    out.error = "can't be opened";
-    return out;
-  }
-  // Piece by piece: to fill room for the largest file allowed took longer than all else of a start.
-  std::array<char, 16 * 1024> piece;
-  while (file && out.text.size() <= kMaxEndpointsFileBytes) {
-    file.read(piece.data(), piece.size());
-    out.text.append(piece.data(), static_cast<std::size_t>(file.gcount()));
-  }
-  // A directory opens but does not read.
-  if (file.bad() || (file.fail() && !file.eof())) out.error = "can't be read";
-  return out;
+config::SettingFile read_file(const std::string& path) {
+  return config::read_setting_file(path, kMaxEndpointsFileBytes);
 }
 
 // One endpoint of the present file. Shared with its prober, which outlives its removal by one step.
@@ -116,7 +96,7 @@ class FileEndpointSource final : public EndpointSource {
   }
 
   void reload() {
-    FileText file = read_file(options_.path);
+    config::SettingFile file = read_file(options_.path);
     if (!file.error.empty()) {
       complain(file.error);
       return;
@@ -334,7 +314,7 @@ class FileEndpointSource final : public EndpointSource {
 }  // namespace
 
 std::unique_ptr<EndpointSource> make_file_endpoint_source(FileDiscoveryOptions options, std::string& error) {
-  FileText file = read_file(options.path);
+  config::SettingFile file = read_file(options.path);
   if (!file.error.empty()) {
     error = options.path + ": " + file.error;
     return nullptr;

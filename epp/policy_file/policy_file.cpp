@@ -4,11 +4,12 @@
 
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <set>
 #include <utility>
+
+#include "shared/config/setting_file.hpp"
 
 namespace handoff::epp {
 namespace {
@@ -37,7 +38,9 @@ class Reader {
       return PolicyFileError{"larger than " + std::to_string(kMaxPolicyFileBytes) + " bytes"};
     }
     try {
-      read_root(YAML::Load(std::string(text)));
+      const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+      if (documents.size() > 1) add_problem("has a second YAML document" + at(documents[1]));
+      read_root(documents.empty() ? YAML::Node() : documents.front());
     } catch (const YAML::Exception& error) {
       add_problem("not YAML (line " + std::to_string(error.mark.line + 1) + "): " + error.msg);
     }
@@ -206,12 +209,9 @@ std::variant<PolicyProfile, PolicyFileError> parse_policy_file(std::string_view 
 }
 
 std::variant<PolicyProfile, PolicyFileError> read_policy_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return PolicyFileError{"cannot be read"};
-  std::string text(kMaxPolicyFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return parse_policy_file(text);
+  const config::SettingFile file = config::read_setting_file(path, kMaxPolicyFileBytes);
+  if (!file.error.empty()) return PolicyFileError{"the file " + file.error};
+  return parse_policy_file(file.text);
 }
 
 }  // namespace handoff::epp

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace handoff::epp {
@@ -12,5 +13,14 @@ struct PemCertificate {
 // A fresh self-signed certificate, for gateways that encrypt and verify nothing (InferencePool has no place
 // for a CA). Valid for ten years; the key lives in memory only. Throws std::runtime_error.
 PemCertificate make_self_signed_certificate();
+
+struct CertificateProblem {
+  bool is_of_key = false;  // else of the certificate
+  std::string text;        // in words that follow the path, as "has no certificate in PEM form"
+};
+
+// Whether TLS could be served with this chain and key: both can be read without a passphrase, are strong
+// enough for OpenSSL's settings, and belong together. Nothing when it could.
+std::optional<CertificateProblem> find_problem(const PemCertificate& pem);
 
 }  // namespace handoff::epp

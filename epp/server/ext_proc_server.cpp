@@ -16,11 +16,15 @@
 #include "epp/server/ext_proc_call.hpp"
 #include "epp/server/health_names.hpp"
 #include "handoff/epp/v1/introspection.grpc.pb.h"
+#include "shared/config/setting_file.hpp"
 
 namespace handoff::epp {
 namespace {
 
 constexpr unsigned kCertificateCheckSeconds = 1;
+constexpr std::size_t kLargestPem = std::size_t{1} << 20;
+constexpr const char* kCertificateSetting = "DYN_EPP_TLS_CERT_PATH";
+constexpr const char* kKeySetting = "DYN_EPP_TLS_KEY_PATH";
 // Beyond the body limit there is room for what else a message holds.
 constexpr std::uint64_t kMessageSlack = 1ULL << 20;
 constexpr std::uint64_t kLeastMessageLimit = 64ULL << 20;
@@ -46,6 +50,23 @@ std::string address_of(const std::string& bind, std::uint16_t port) {
   return (is_v6 ? "[" + bind + "]" : bind) + ":" + std::to_string(port);
 }
 
+std::string read_pem(const char* setting, const std::string& path) {
+  config::SettingFile file = config::read_setting_file(path, kLargestPem);
+  if (!file.error.empty()) throw std::runtime_error(std::string(setting) + ": " + path + " " + file.error);
+  return std::move(file.text);
+}
+
+// gRPC would start with anything, and then fail every handshake.
+void require_good_pair(const ExtProcServerOptions& options) {
+  const PemCertificate pem{.certificate = read_pem(kCertificateSetting, options.certificate_path),
+                           .private_key = read_pem(kKeySetting, options.key_path)};
+  const auto problem = find_problem(pem);
+  if (!problem) return;
+  throw std::runtime_error(problem->is_of_key ? kKeySetting + (": " + options.key_path) + " " + problem->text
+                                              : kCertificateSetting + (": " + options.certificate_path) +
+                                                    " " + problem->text);
+}
+
 std::shared_ptr<grpc::ServerCredentials> credentials_of(const ExtProcServerOptions& options) {
   if (!options.secure) return grpc::InsecureServerCredentials();
   if (options.certificate_path.empty()) {
@@ -54,6 +75,7 @@ std::shared_ptr<grpc::ServerCredentials> credentials_of(const ExtProcServerOptio
     ssl.pem_key_cert_pairs.push_back({made.private_key, made.certificate});
     return grpc::SslServerCredentials(ssl);
   }
+  require_good_pair(options);
   auto provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
       options.key_path, options.certificate_path, kCertificateCheckSeconds);
   grpc::experimental::TlsServerCredentialsOptions tls(provider);
@@ -91,10 +113,11 @@ void let_queues_wait_apart() {
 class ExtProcServer::Impl {
  public:
   Impl(ExtProcServerOptions options, const LifeServices& life) : options_(std::move(options)) {
+    const auto credentials = credentials_of(options_);
     // Health first: the ports of a program that doesn't start are of no use to anybody.
     grpc::EnableDefaultHealthCheckService(true);
     start_health();
-    start_ext_proc(life);
+    start_ext_proc(life, credentials);
   }
   ~Impl() { stop(std::chrono::milliseconds(0)); }
 
@@ -133,10 +156,10 @@ class ExtProcServer::Impl {
     set_health(*health_server_, false);
   }
 
-  void start_ext_proc(const LifeServices& life) {
+  void start_ext_proc(const LifeServices& life, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
     grpc::ServerBuilder builder;
     set_up_connections(builder);
-    builder.AddListeningPort(address_of(options_.bind, options_.port), credentials_of(options_), &port_);
+    builder.AddListeningPort(address_of(options_.bind, options_.port), credentials, &port_);
     builder.RegisterService(&service_);
     const auto message_limit = std::max(options_.limits.max_request_body + kMessageSlack, kLeastMessageLimit);
     builder.SetMaxReceiveMessageSize(

@@ -1,5 +1,6 @@
 """The program: endpoints that come and go, health, TLS, start and stop."""
 
+import os
 import signal
 import ssl
 import socket
@@ -278,6 +279,63 @@ def test_a_certificate_that_is_replaced(tmp_path):
         assert epp.stop() == 0
 
 
+def start_in_vain(settings):
+    """What it says of settings that it does not start with."""
+    done = subprocess.run([str(BIN / "handoff-epp")], capture_output=True, text=True, timeout=PATIENCE, check=False,
+                          env=environment({**DEFAULTS, **settings}))
+    assert done.returncode == 2, done
+    return done.stderr
+
+
+def certificate_variants(folder):
+    """name -> certificate, key, the setting that is at fault, what is said."""
+    made = {name: make_certificate(folder / name, name) for name in ("one", "other")}
+    certificate, key = made["one"]
+    junk, empty, fifo, cut, chain, locked = (folder / name for name in ("junk", "empty", "fifo", "cut", "chain", "locked"))
+    junk.write_text("junk")
+    empty.write_text("")
+    os.mkfifo(fifo)
+    cut.write_bytes(certificate.read_bytes()[:200])
+    chain.write_bytes(certificate.read_bytes() + certificate.read_bytes()[:200] + b"\n-----END CERTIFICATE-----\n")
+    subprocess.run(["openssl", "ec", "-aes128", "-passout", "pass:x", "-in", key, "-out", locked], check=True, capture_output=True)
+    of_certificate, of_key = "DYN_EPP_TLS_CERT_PATH", "DYN_EPP_TLS_KEY_PATH"
+    return {
+        "junk": (junk, key, of_certificate, "no certificate in PEM form"),
+        "empty": (empty, key, of_certificate, "no certificate in PEM form"),
+        "cut": (cut, key, of_certificate, "no certificate in PEM form"),
+        "broken chain": (chain, key, of_certificate, "damaged certificate in its chain"),
+        "a key": (key, key, of_certificate, "no certificate in PEM form"),
+        "FIFO": (fifo, key, of_certificate, "is not a regular file"),
+        "junk key": (certificate, junk, of_key, "no private key in PEM form"),
+        "certificate as key": (certificate, certificate, of_key, "no private key in PEM form"),
+        "key with passphrase": (certificate, locked, of_key, "without a passphrase"),
+        "FIFO as key": (certificate, fifo, of_key, "is not a regular file"),
+        "another's key": (certificate, made["other"][1], of_key, "can't be used with the certificate: key values mismatch"),
+    }
+
+
+def test_a_certificate_that_cannot_be_served_stops_the_start(tmp_path):
+    endpoints = tmp_path / "endpoints.yaml"
+    endpoints.write_text("endpoints: []", encoding="utf-8")
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    for name, (certificate, key, setting, said) in certificate_variants(tmp_path).items():
+        text = start_in_vain({"DYN_SECURE_SERVING": "true", "DYN_EPP_TLS_CERT_PATH": str(certificate),
+                              "DYN_EPP_TLS_KEY_PATH": str(key), "DYN_EPP_ENDPOINTS_FILE": str(endpoints)})
+        path = certificate if setting.endswith("CERT_PATH") else key
+        assert text.startswith(f"handoff-epp: cannot start: {setting}: {path} ") and said in text, (name, text)
+        assert text.count("\n") == 1, (name, text)
+
+
+def test_a_fifo_in_place_of_a_file_holds_up_nothing(tmp_path):
+    fifo, endpoints = tmp_path / "fifo", tmp_path / "endpoints.yaml"
+    os.mkfifo(fifo)
+    endpoints.write_text("endpoints: []", encoding="utf-8")
+    assert f"DYN_EPP_ENDPOINTS_FILE: {fifo}: is not a regular file" in start_in_vain({"DYN_EPP_ENDPOINTS_FILE": str(fifo)})
+    assert "DYN_ROUTER_POLICY_CONFIG: the file is not a regular file" in start_in_vain(
+        {"DYN_EPP_ENDPOINTS_FILE": str(endpoints), "DYN_ROUTER_POLICY_CONFIG": str(fifo)})
+
+
 @pytest.fixture
 def pair(own):
     own.tell("synced", 1)
@@ -417,10 +475,7 @@ def test_a_wrong_policy_file_stops_the_start(tmp_path, text, said):
     file.write_text(text, encoding="utf-8")
     endpoints = tmp_path / "endpoints.yaml"
     endpoints.write_text("endpoints: []", encoding="utf-8")
-    done = subprocess.run([str(BIN / "handoff-epp")], capture_output=True, text=True, timeout=PATIENCE, check=False,
-                          env=environment({**DEFAULTS, "DYN_ROUTER_POLICY_CONFIG": str(file),
-                                           "DYN_EPP_ENDPOINTS_FILE": str(endpoints)}))
-    assert done.returncode == 2 and said in done.stderr, done
+    assert said in start_in_vain({"DYN_ROUTER_POLICY_CONFIG": str(file), "DYN_EPP_ENDPOINTS_FILE": str(endpoints)})
 
 
 @pytest.mark.settings(DYN_ROUTER_CONDITIONAL_DISAGG="true", DYN_ROUTER_CONDITIONAL_DISAGG_POLICY="prefill_load",

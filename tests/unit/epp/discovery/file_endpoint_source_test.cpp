@@ -1,6 +1,7 @@
 #include "epp/discovery/file_endpoint_source.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
@@ -228,6 +229,7 @@ TEST_F(FileEndpointSourceTest, KeepsTheSetWhenTheFileGoesBadOrAway) {
   EXPECT_TRUE(recorder_.is_ready("a"));
   std::ofstream(options_.path) << "endpoints: [{nome: x}]";
   fs::remove(options_.path);
+  ASSERT_EQ(::mkfifo(options_.path.c_str(), 0600), 0);
   // What comes after shows that the bad ones were passed by.
   replace(line("a", engine_.port()) + line("b", engine_.port() == "1" ? "2" : "1"));
   EXPECT_TRUE(recorder_.wait([](const auto& known, bool) { return known.contains("b"); }));
@@ -276,6 +278,10 @@ TEST_F(FileEndpointSourceTest, DoesNotStartWithAMissingOrWrongFile) {
   EXPECT_NE(error_.find("unknown key 'nome'"), std::string::npos) << error_;
   options_.path = directory_.string();
   EXPECT_EQ(make_file_endpoint_source(options_, error_), nullptr);
+  options_.path = (directory_ / "fifo").string();
+  ASSERT_EQ(::mkfifo(options_.path.c_str(), 0600), 0);
+  EXPECT_EQ(make_file_endpoint_source(options_, error_), nullptr);
+  EXPECT_NE(error_.find("fifo: is not a regular file"), std::string::npos) << error_;
 }
 
 TEST_F(FileEndpointSourceTest, IsSilentAfterStop) {

@@ -75,6 +75,8 @@ TEST(PolicyFile, SaysWhereAndWhatIsAccepted) {
       {"policy_classes: [{name: a, prefill_busy_threshold_frac: .nan}]", "a decimal number"},
       {"policy_classes: [{name: a, queue_policy: lifo}]", "fcfs, lcfs or wspt"},
       {"uncached_isl_buckets: [{min_tokens: x, bucket: b}]", "uncached_isl_buckets[0].min_tokens"},
+      {"policy_classes: [{name: a}]\n---\npolicy_classes: [{name: b}]",
+       "has a second YAML document (line 3)"},
       {"worker_selection: {}\npolicy_classes: [{name: a}]", "unknown key 'worker_selection'"},
   };
   for (const auto& [text, said] : cases) {
@@ -91,7 +93,7 @@ TEST(PolicyFile, IsBounded) {
   for (int i = 0; i < 20; ++i) wrong += "  - {name: c, bad: 1}\n";
   EXPECT_NE(error_of(wrong).find("and 10 more"), std::string::npos);
   EXPECT_NE(
-      std::get<PolicyFileError>(read_policy_file("/nonexistent/policy.yaml")).text.find("cannot be read"),
+      std::get<PolicyFileError>(read_policy_file("/nonexistent/policy.yaml")).text.find("can't be opened"),
       std::string::npos);
 }
 
