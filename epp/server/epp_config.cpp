@@ -111,7 +111,8 @@ void declare_model(OptionTable& table, EppConfig& config) {
 void declare_endpoints(OptionTable& table, EppConfig& config) {
   PlanningConfig& planning = config.planning;
   table.section("Endpoints");
-  table.add({.name = "DYN_EPP_ENDPOINTS_FILE", .help = "YAML file of endpoints, watched; required."},
+  table.add({.name = "DYN_EPP_ENDPOINTS_FILE",
+             .help = "YAML file of endpoints, watched; required; [its form](../epp/discovery/README.md)."},
             config.endpoints_file, config::file_path());
   table.add({.name = "DYN_EPP_TOPOLOGY_MODE",
              .help = "Whether each worker does all of a request, or prefill and decode are split."},
