@@ -51,6 +51,9 @@ class EndpointListener {
   // New, or changed in any field. The name identifies it.
   virtual void on_endpoint(const Endpoint& endpoint) = 0;
   virtual void on_endpoint_removed(std::string_view name) = 0;
+  // The calls since the last one of these belong together, as the endpoints of one file do: the time to do
+  // what costs as much for one as for thousands. Comes after every change, before it counts as told.
+  virtual void on_batch_end() = 0;
   // True: everything known by now has been told, and the view is current. False: the view went stale (a watch
   // broke); the endpoints told so far stay until they are removed. A source starts as not synced.
   virtual void on_synced(bool synced) = 0;

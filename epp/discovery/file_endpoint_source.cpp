@@ -151,7 +151,7 @@ class FileEndpointSource final : public EndpointSource {
     const std::string name = entry->first;
     tracked_.erase(entry);
     LogLine(Level::info, "endpoint_removed").field("endpoint", name);
-    if (was_told) listener_->on_endpoint_removed(name);
+    if (was_told) tell_removed(name);
   }
 
   void update(const std::string& name, FileEndpoint file) {
@@ -178,7 +178,7 @@ class FileEndpointSource final : public EndpointSource {
       // Until its name is resolved, the old place must not be used.
       if (known->second->address.empty() && known->second->told) {
         known->second->told.reset();
-        listener_->on_endpoint_removed(name);
+        tell_removed(name);
       }
       return;
     }
@@ -278,11 +278,28 @@ class FileEndpointSource final : public EndpointSource {
           .field("reason", now.not_ready_reason);
     }
     listener_->on_endpoint(now);
+    end_batch_later();
+  }
+
+  void tell_removed(const std::string& name) {
+    listener_->on_endpoint_removed(name);
+    end_batch_later();
+  }
+
+  // After what is already waiting on the loop: probes of thousands of endpoints end in the same moment.
+  void end_batch_later() {
+    if (std::exchange(is_batch_open_, true)) return;
+    net::post(loop_, [this] { end_batch(); });
+  }
+
+  void end_batch() {
+    if (std::exchange(is_batch_open_, false)) listener_->on_batch_end();
   }
 
   void say_synced() {
     if (std::exchange(is_synced_, true)) return;
     first_resolve_.cancel();
+    end_batch();
     listener_->on_synced(true);
   }
 
@@ -308,6 +325,7 @@ class FileEndpointSource final : public EndpointSource {
   std::map<std::string, std::shared_ptr<Tracked>> tracked_;
   std::size_t resolving_ = 0;
   bool is_synced_ = false;
+  bool is_batch_open_ = false;
   std::thread thread_;
 };
 

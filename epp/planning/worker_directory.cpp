@@ -22,17 +22,13 @@ void WorkerDirectory::on_endpoint(const Endpoint& endpoint) {
   Placed& placed = placed_[endpoint.name];
   SelectionService* const before = placed.service;
   const WorkerId id_before = placed.endpoint.worker_id;
-  const std::string reason_before = std::exchange(placed.reason, {});
+  pending_.emplace(endpoint.name, std::exchange(placed.reason, {}));
   placed.endpoint = endpoint;
   placed.service = service_for(endpoint, placed.reason);
   // A changed role moves the worker to the other catalog; what is booked on it is no longer true.
   const bool moved = before != nullptr && (placed.service != before || id_before != endpoint.worker_id);
   if (moved) (void)before->delete_worker(id_before);
-  if (placed.service != nullptr) place(placed);
-  if (placed.service == nullptr && placed.reason != reason_before) {
-    LogLine(Level::warn, "endpoint_excluded").field("endpoint", endpoint.name).field("reason", placed.reason);
-  }
-  publish();
+  is_view_old_ = true;
 }
 
 void WorkerDirectory::on_endpoint_removed(std::string_view name) {
@@ -44,7 +40,15 @@ void WorkerDirectory::on_endpoint_removed(std::string_view name) {
   }
   LogLine(Level::info, "endpoint_removed").field("endpoint", name);
   placed_.erase(found);
-  publish();
+  is_view_old_ = true;
+}
+
+void WorkerDirectory::on_batch_end() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(is_view_old_, false)) publish();
+  place_pending();
+  // One that its selector refused.
+  if (std::exchange(is_view_old_, false)) publish();
 }
 
 void WorkerDirectory::on_synced(bool synced) {
@@ -96,12 +100,25 @@ WorkerSpec WorkerDirectory::spec_of(const Endpoint& endpoint, bool is_prefill) c
   return spec;
 }
 
+void WorkerDirectory::place_pending() {
+  for (const auto& [name, reason_before] : std::exchange(pending_, {})) {
+    const auto found = placed_.find(name);
+    if (found == placed_.end()) continue;
+    Placed& placed = found->second;
+    if (placed.service != nullptr) place(placed);
+    if (placed.service == nullptr && placed.reason != reason_before) {
+      LogLine(Level::warn, "endpoint_excluded").field("endpoint", name).field("reason", placed.reason);
+    }
+  }
+}
+
 void WorkerDirectory::place(Placed& placed) {
   const bool is_prefill = placed.service == selectors_.prefill;
   const auto record = placed.service->upsert_worker(spec_of(placed.endpoint, is_prefill));
   if (!record) {
     placed.service = nullptr;
     placed.reason = record.error().message;
+    is_view_old_ = true;
     return;
   }
   const auto condition = placed.endpoint.ready ? WorkerCondition::kServing : WorkerCondition::kUnavailable;
@@ -116,6 +133,7 @@ void WorkerDirectory::place(Placed& placed) {
 }
 
 void WorkerDirectory::publish() {
+  views_made_.fetch_add(1, std::memory_order_relaxed);
   auto view = std::make_shared<View>();
   for (const auto& [name, placed] : placed_) {
     if (placed.service == nullptr) continue;

@@ -28,7 +28,8 @@ struct Selectors {
 // Keeps the selectors' catalogs equal to what discovery says, and answers questions about addresses.
 //
 // Owner: the program; it outlives discovery. Threads: on_*() from discovery's thread, questions from any;
-// they read an immutable view and take no lock.
+// they read an immutable view and take no lock. The view and the
+// selectors follow at the end of a batch.
 class WorkerDirectory final : public EndpointListener {
  public:
   WorkerDirectory(const PlanningConfig& config, Selectors selectors);
@@ -36,6 +37,7 @@ class WorkerDirectory final : public EndpointListener {
 
   void on_endpoint(const Endpoint& endpoint) override;
   void on_endpoint_removed(std::string_view name) override;
+  void on_batch_end() override;
   void on_synced(bool synced) override;
 
   bool synced() const { return synced_.load(std::memory_order_acquire); }
@@ -55,6 +57,9 @@ class WorkerDirectory final : public EndpointListener {
     return std::atomic_load_explicit(&view_, std::memory_order_acquire);
   }
 
+  // How many views were made. Each costs as much as there are endpoints.
+  std::uint64_t views_made() const { return views_made_.load(std::memory_order_relaxed); }
+
   // Endpoints that are in no selector, one line each with the reason.
   std::vector<std::string> excluded() const;
 
@@ -67,6 +72,7 @@ class WorkerDirectory final : public EndpointListener {
 
   SelectionService* service_for(const Endpoint& endpoint, std::string& reason) const;
   WorkerSpec spec_of(const Endpoint& endpoint, bool is_prefill) const;
+  void place_pending();
   void place(Placed& placed);
   void publish();
 
@@ -76,6 +82,11 @@ class WorkerDirectory final : public EndpointListener {
 
   mutable std::mutex mutex_;  // of placed_
   std::map<std::string, Placed, std::less<>> placed_;
+  // Told since the last end of a batch, with the reason of each to be excluded before. They go into the
+  // selectors after the view has them: what a selector chooses must be in the view.
+  std::map<std::string, std::string, std::less<>> pending_;
+  bool is_view_old_ = false;
+  std::atomic<std::uint64_t> views_made_{0};
   std::shared_ptr<const View> view_;
 };
 

@@ -93,8 +93,13 @@ class Recorder final : public EndpointListener {
     EXPECT_EQ(known_.erase(std::string(name)), 1U) << name;
     changed_.notify_all();
   }
+  void on_batch_end() override {
+    const std::lock_guard lock(mutex_);
+    ++batches_;
+  }
   void on_synced(bool synced) override {
     const std::lock_guard lock(mutex_);
+    batches_when_synced_ = batches_;
     synced_ = synced;
     changed_.notify_all();
   }
@@ -114,6 +119,10 @@ class Recorder final : public EndpointListener {
     const std::lock_guard lock(mutex_);
     return known_.at(name);
   }
+  std::size_t batches_when_synced() {
+    const std::lock_guard lock(mutex_);
+    return batches_when_synced_;
+  }
   std::size_t count() {
     const std::lock_guard lock(mutex_);
     return known_.size();
@@ -124,6 +133,8 @@ class Recorder final : public EndpointListener {
   std::condition_variable changed_;
   std::map<std::string, Endpoint> known_;
   bool synced_ = false;
+  std::size_t batches_ = 0;
+  std::size_t batches_when_synced_ = 0;
 };
 
 class FileEndpointSourceTest : public testing::Test {
@@ -242,6 +253,14 @@ TEST_F(FileEndpointSourceTest, ANewPlaceHasToProveItself) {
   replace(line("a", "1"));
   EXPECT_TRUE(recorder_.is_ready("a", false));
   EXPECT_EQ(recorder_.get("a").port, 1);
+}
+
+TEST_F(FileEndpointSourceTest, TellsAFileAsOneBatch) {
+  std::string lines;
+  for (int i = 1; i <= 50; ++i) lines += line("e" + std::to_string(i), std::to_string(i));
+  start(lines);
+  EXPECT_TRUE(recorder_.wait([](const auto& known, bool synced) { return synced && known.size() == 50; }));
+  EXPECT_EQ(recorder_.batches_when_synced(), 1U);
 }
 
 TEST_F(FileEndpointSourceTest, ResolvesNames) {

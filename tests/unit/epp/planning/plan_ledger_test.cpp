@@ -175,8 +175,8 @@ TEST_F(PlanLedgerTest, OutlivesAWorkerThatLeaves) {
   const auto plan = ledger.open("x");
   plan->reserve(pair(), note());
   EXPECT_TRUE(plan->publish());
-  directory->on_endpoint_removed("d");
-  directory->on_endpoint_removed("p");
+  tell_removed("d");
+  tell_removed("p");
   EXPECT_EQ(live(prefill), 0U);
   EXPECT_TRUE(plan->release_prefill());
   plan->on_output(100);
@@ -220,7 +220,7 @@ TEST_F(PlanLedgerTest, MovesADestination) {
 
 TEST_F(PlanLedgerTest, ReleasesThePromptOfAnAggregatedWorker) {
   start(false);
-  directory->on_endpoint(endpoint("w", std::nullopt, 5));
+  tell(endpoint("w", std::nullopt, 5));
   const auto plan = ledger.open("x");
   std::vector<Plan::Wish> round(1);
   round[0] = {.leg = Leg::kDestination, .service = destination.get(), .request = request()};

@@ -47,11 +47,19 @@ class PlanningFixture : public ::testing::Test {
     made.ready = true;
     return made;
   }
+  void tell(const Endpoint& endpoint) {
+    directory->on_endpoint(endpoint);
+    directory->on_batch_end();
+  }
+  void tell_removed(std::string_view name) {
+    directory->on_endpoint_removed(name);
+    directory->on_batch_end();
+  }
   void add_prefill(const std::string& name, std::uint16_t port) {
-    directory->on_endpoint(endpoint(name, EndpointRole::kPrefill, port));
+    tell(endpoint(name, EndpointRole::kPrefill, port));
   }
   void add_decode(const std::string& name, std::uint16_t port) {
-    directory->on_endpoint(endpoint(name, EndpointRole::kDecode, port));
+    tell(endpoint(name, EndpointRole::kDecode, port));
   }
 
   static std::uint64_t live(const std::unique_ptr<SelectionService>& service) {

@@ -236,7 +236,7 @@ TEST_F(RequestLifeTest, RefusesAnEndpointThatVanishedMeanwhile) {
   start_pair();
   tokenizer.at_once = false;
   send();
-  directory->on_endpoint_removed("d");
+  tell_removed("d");
   tokenizer.answer();
   life->on_wake();
   const auto answer = stream->next();
@@ -250,8 +250,8 @@ TEST_F(RequestLifeTest, SetsRanksWhereThereAreSeveral) {
   Endpoint d = endpoint("d", EndpointRole::kDecode, 2);
   p.data_parallel_size = 2;
   d.data_parallel_size = 4;
-  directory->on_endpoint(p);
-  directory->on_endpoint(d);
+  tell(p);
+  tell(d);
   begin();
   send();
   const auto answer = route();

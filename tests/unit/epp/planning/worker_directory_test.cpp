@@ -20,7 +20,7 @@ TEST_F(WorkerDirectoryTest, PutsEachRoleIntoItsSelector) {
 
 TEST_F(WorkerDirectoryTest, ExcludesWhatHasNoRole) {
   start();
-  directory->on_endpoint(endpoint("x", std::nullopt, 3));
+  tell(endpoint("x", std::nullopt, 3));
   EXPECT_EQ(directory->excluded(), std::vector<std::string>{"x: role_label_missing"});
   EXPECT_TRUE(destination->list_workers().empty());
   add_decode("x", 3);
@@ -34,7 +34,7 @@ TEST_F(WorkerDirectoryTest, MovesAWorkerThatChangesItsRole) {
   add_decode("x", 3);
   EXPECT_TRUE(prefill->list_workers().empty());
   EXPECT_EQ(destination->list_workers().size(), 1U);
-  directory->on_endpoint(endpoint("x", std::nullopt, 3));
+  tell(endpoint("x", std::nullopt, 3));
   EXPECT_TRUE(destination->list_workers().empty());
   EXPECT_TRUE(directory->view()->workers.empty());
 }
@@ -44,16 +44,38 @@ TEST_F(WorkerDirectoryTest, SchedulesOnlyWhatIsReady) {
   Endpoint sick = endpoint("d", EndpointRole::kDecode, 2);
   sick.ready = false;
   sick.not_ready_reason = "not probed yet";
-  directory->on_endpoint(sick);
+  tell(sick);
   EXPECT_EQ(destination->ready().schedulable_workers, 0U);
   add_decode("d", 2);
   EXPECT_EQ(destination->ready().schedulable_workers, 1U);
-  directory->on_endpoint(sick);
+  tell(sick);
   EXPECT_EQ(destination->ready().schedulable_workers, 0U);
   EXPECT_EQ(destination->list_workers().size(), 1U) << "its bookings stay";
-  directory->on_endpoint_removed("d");
+  tell_removed("d");
   EXPECT_TRUE(destination->list_workers().empty());
-  directory->on_endpoint_removed("d");
+  tell_removed("d");
+}
+
+// A view costs as much as there are endpoints: one for each endpoint would be quadratic.
+TEST_F(WorkerDirectoryTest, MakesOneViewOfABatch) {
+  start();
+  for (std::uint16_t port = 1; port <= 500; ++port) {
+    directory->on_endpoint(endpoint("d" + std::to_string(port), EndpointRole::kDecode, port));
+  }
+  EXPECT_TRUE(directory->view()->workers.empty());
+  EXPECT_TRUE(destination->list_workers().empty()) << "what a selector chooses must be in the view";
+  directory->on_batch_end();
+  EXPECT_EQ(directory->views_made(), 1U);
+  EXPECT_EQ(directory->view()->workers.size(), 500U);
+  EXPECT_EQ(destination->list_workers().size(), 500U);
+  directory->on_batch_end();
+  EXPECT_EQ(directory->views_made(), 1U);
+  directory->on_endpoint_removed("d1");
+  directory->on_endpoint(endpoint("d501", EndpointRole::kDecode, 501));
+  directory->on_endpoint_removed("d501");
+  directory->on_batch_end();
+  EXPECT_EQ(directory->views_made(), 2U);
+  EXPECT_EQ(destination->list_workers().size(), 499U);
 }
 
 TEST_F(WorkerDirectoryTest, IgnoresRolesInAggregatedMode) {
@@ -73,7 +95,7 @@ TEST_F(WorkerDirectoryTest, TellsTheSelectorsWhereEventsAre) {
   made.address = "fd00::1";
   made.kv_event_port = 7000;
   made.data_parallel_size = 2;
-  directory->on_endpoint(made);
+  tell(made);
   const auto spec = prefill->find_worker(1)->spec;
   EXPECT_EQ(spec.kv_events_endpoint, "tcp://[fd00::1]:7000");
   EXPECT_EQ(spec.replay_endpoint, "tcp://[fd00::1]:6000");
@@ -82,7 +104,7 @@ TEST_F(WorkerDirectoryTest, TellsTheSelectorsWhereEventsAre) {
   add_decode("d", 2);
   EXPECT_FALSE(destination->find_worker(2)->spec.kv_events) << "decode does not look at caches";
   made.kv_events = false;
-  directory->on_endpoint(made);
+  tell(made);
   EXPECT_FALSE(prefill->find_worker(1)->spec.kv_events);
 }
 
