@@ -121,8 +121,9 @@ class EndpointPicker(Program):
 
     def wait_until_workers_are_ready(self, names):
         for name in names:
-            if self.wait_for_line(lambda line, n=name: line.event == "endpoint_ready" and
-                                  line.fields.get("endpoint") == n) is None:
+            # Not endpoint_ready: discovery says that before the selectors know.
+            if self.wait_for_line(lambda line, n=name: line.event == "endpoint" and line.fields.get("endpoint") == n and
+                                  line.fields.get("state") == "schedulable") is None:
                 raise StackError(f"the Endpoint Picker never saw {name} ready")
 
 
