@@ -8,6 +8,7 @@
 
 #include "http_ask.hpp"
 #include "http_listener.hpp"
+#include "json_member.hpp"
 #include "kv_background_load.hpp"
 #include "kv_connector.hpp"
 #include "kv_mooncake_bootstrap.hpp"
@@ -43,11 +44,6 @@ std::optional<Address> parse_address(const std::string& text, const std::string&
 
 std::string lease_name(const std::string& engine_id, const std::string& transfer_id) {
   return engine_id + "/" + transfer_id;
-}
-
-std::string text_of(const Json& params, const char* name) {
-  const auto found = params.find(name);
-  return found != params.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 // What D is told of a transfer.

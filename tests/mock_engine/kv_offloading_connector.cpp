@@ -2,6 +2,7 @@
 // fetches them. A fetch that fails is a cache miss: D computes the prompt itself.
 #include <utility>
 
+#include "json_member.hpp"
 #include "kv_connector.hpp"
 
 namespace handoff::mock {
@@ -9,11 +10,6 @@ namespace {
 
 constexpr double kParkedTimeout = 60;  // of blocks that nobody asks for
 constexpr double kLoadTimeout = 30;    // of D, while P does not have them yet
-
-std::string text_of(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
 
 // The member of the parameters that says what the remote party is.
 Json part_of(const ApiRequest& request, const char* name) {
