@@ -58,6 +58,9 @@ def _sglang_generation(rng):
     else:
         body = {"text": _prompt(rng), "sampling_params": {"max_new_tokens": limit}}
         if rng.random() < 0.4:
+            # Every event repeats the prompt's log-probabilities: more of them would keep the test itself busy for so long
+            # that its slow readers look silent.
+            body["sampling_params"]["max_new_tokens"] = min(limit, 16)
             body.update(return_logprob=True, logprob_start_len=0)
     body["stream"] = stream
     return Shape("POST", path, json.dumps(body).encode(), stream=stream)

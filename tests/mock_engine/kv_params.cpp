@@ -1,14 +1,11 @@
 #include "kv_params.hpp"
 
+#include "json_member.hpp"
+
 namespace handoff::mock {
 namespace {
 
 // Null counts as not there.
-const Json* member(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 // Where releases before the end of August 2026 read the parameters of /inference/v1/generate.
 Json sampling_extra_params(const Json& body) {
   const Json* sampling = member(body, "sampling_params");
