@@ -157,7 +157,7 @@ void EventLoop::finish() {
     services_.ending = true;  // what is given up from now on does not linger
     for (auto* leg : services_.lingering) leg->cancel();
     for (auto& session : sessions_) session.abandon();
-    pool_.close_idle();
+    pool_.close();
     deadlines_.stop();
     work_.reset();
   });

@@ -1,6 +1,7 @@
 #include "sidecar/socket_poller.hpp"
 
 #include <algorithm>
+#include <boost/asio/error.hpp>
 #include <boost/system/system_error.hpp>
 #include <cerrno>
 
@@ -12,6 +13,9 @@ int new_set() {
   if (set < 0) throw boost::system::system_error(errno, boost::system::system_category(), "epoll_create1");
   return set;
 }
+
+// Longer than a loop takes from one look at its sockets to the next, unless it is very busy.
+constexpr milliseconds kCurrent{1};
 
 }  // namespace
 
@@ -55,23 +59,31 @@ void SocketPoller::begin_wait() {
 
 void SocketPoller::end_wait() {
   if (--waits_ > 0 || !armed_) return;
-  armed_ = false;
-  error_code ignored;
+  error_code ignored;  // armed until the handler has run, which may be under way with good news
   set_.cancel(ignored);
+}
+
+bool SocketPoller::is_current() const {
+  return told_all_ && Clock::now() - told_at_ < kCurrent;
 }
 
 void SocketPoller::arm() {
   armed_ = true;
   set_.async_wait(net::posix::descriptor_base::wait_read, [this](error_code ec) {
-    if (ec) return;  // by end_wait(), which said so itself
     armed_ = false;
-    dispatch();
+    if (!ec) {
+      dispatch();
+    } else if (ec == net::error::operation_aborted && waits_ > 0) {
+      arm();  // ended by end_wait(), and somebody has begun to wait since
+    }
   });
 }
 
 void SocketPoller::dispatch() {
+  told_at_ = Clock::now();
   const int count = ::epoll_wait(set_.native_handle(), events_.data(), static_cast<int>(events_.size()), 0);
   batch_ = std::span(events_).first(static_cast<std::size_t>(std::max(count, 0)));
+  told_all_ = count >= 0 && batch_.size() < events_.size();
   // First all of what is known, so that whoever acts on one socket knows of the others what came before.
   for (const auto& event : batch_) {
     auto& watch = *static_cast<Watch*>(event.data.ptr);

@@ -55,6 +55,9 @@ class SocketPoller final : public net::execution_context::service {
   /// Counts those who wait for an edge.
   void begin_wait();
   void end_wait();
+  /// Whether the watches have been told just now of all there was to tell. A loop that was busy or stopped,
+  /// or where nobody waited, may have edges that nobody has looked at.
+  bool is_current() const;
 
  private:
   void shutdown() override;
@@ -65,8 +68,10 @@ class SocketPoller final : public net::execution_context::service {
   boost::intrusive::list<Watch> watches_;
   std::array<epoll_event, 128> events_;
   std::span<epoll_event> batch_;  // being dispatched
+  Clock::time_point told_at_{};
+  bool told_all_ = false;
   std::size_t waits_ = 0;
-  bool armed_ = false;
+  bool armed_ = false;  // a wait for the set is outstanding, or its handler has not run yet
 };
 
 }  // namespace handoff::sidecar

@@ -97,10 +97,14 @@ void Transport::tell_when_readable() {
   poller_.begin_wait();
 }
 
+void Transport::stop_telling() {
+  if (std::exchange(telling_, false)) poller_.end_wait();
+}
+
 void Transport::on_change() {
   if (telling_ && readable_) {
-    telling_ = false;
-    poller_.end_wait();
+    stop_telling();
+    if (!waiter_) return on_readable_();  // may destroy us
     on_readable_();
   }
   if (waiter_ && ((waits_for_read_ && readable_) || (waits_for_write_ && writable_))) {
@@ -121,7 +125,7 @@ void Transport::close() {
   ::close(socket_);
   socket_ = -1;
   readable_ = writable_ = true;  // trying tells that it is closed
-  if (std::exchange(telling_, false)) poller_.end_wait();
+  stop_telling();
   cancel_waits();
 }
 

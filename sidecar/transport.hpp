@@ -50,9 +50,11 @@ class Transport final : private SocketPoller::Watch {
   void cancel_waits();
 
   /// Beside a waiter: calls `call` once per tell_when_readable(), from the loop, at the next sign of bytes or
-  /// of the peer's end. For a transport that is known to be quiet. It must not destroy the transport.
+  /// of the peer's end. For a transport that is known to be quiet. It may destroy the transport only if
+  /// nobody waits on it.
   void on_readable(std::function<void()> call) { on_readable_ = std::move(call); }
   void tell_when_readable();
+  void stop_telling();
 
   void close();
   /// Closes with RST: the peer must not take what it has for a complete message.
@@ -65,6 +67,8 @@ class Transport final : private SocketPoller::Watch {
   bool is_quiet();
   /// The same, as far as the loop has been told: asks only when it may be otherwise.
   bool seems_quiet() { return !readable_ || is_quiet(); }
+  /// The same at this moment: asks also when the loop has not looked at its sockets just now.
+  bool is_quiet_now() { return (!readable_ && poller_.is_current()) || is_quiet(); }
   bool may_be_readable() const { return readable_; }
   bool is_open() const { return socket_ >= 0; }
   const Executor& executor() const { return executor_; }

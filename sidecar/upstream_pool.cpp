@@ -37,7 +37,8 @@ std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engi
     --idle_count_;
     // Closed by the engine, or it said something that nobody asked for: that would be read as the next
     // request's answer.
-    if (!connection->transport.seems_quiet()) continue;
+    connection->transport.stop_telling();
+    if (!connection->transport.is_quiet_now()) continue;
     connection->deadline.disarm();
     connection->on_deadline = nullptr;
     connection->reused = true;
@@ -47,8 +48,10 @@ std::unique_ptr<UpstreamConnection> UpstreamPool::take(const EngineAddress& engi
 }
 
 void UpstreamPool::give_back(std::unique_ptr<UpstreamConnection> connection) {
-  if (idle_count_ >= max_idle_) return;
+  if (closed_ || idle_count_ >= max_idle_ || !connection->transport.seems_quiet()) return;
   auto* kept = connection.get();
+  kept->transport.on_readable([this, kept] { drop(*kept); });
+  kept->transport.tell_when_readable();
   kept->on_deadline = [this, kept] { drop(*kept); };
   kept->deadline.arm(idle_limit_);
   // The places of engines that come and go are kept until there are many: most engines come back.
@@ -65,12 +68,13 @@ void UpstreamPool::drop(UpstreamConnection& connection) {
   const auto at =
       std::find_if(kept.begin(), kept.end(), [&](const auto& other) { return other.get() == &connection; });
   if (at == kept.end()) return;
-  auto doomed = std::move(*at);  // outlives its own deadline's call
+  auto doomed = std::move(*at);  // outlives the call of its own that brought us here
   kept.erase(at);
   --idle_count_;
 }
 
-void UpstreamPool::close_idle() {
+void UpstreamPool::close() {
+  closed_ = true;
   idle_.clear();
   idle_count_ = 0;
 }

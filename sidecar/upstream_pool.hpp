@@ -36,9 +36,10 @@ class UpstreamConnection {
   const std::string key;
 };
 
-/// Idle connections of one loop, last used first. Bounded per engine and in all; an idle connection lives no
-/// longer than `idle_limit`, which must be below the engine's own keep-alive limit, or requests would run
-/// into its close.
+/// Idle connections of one loop, last used first. Bounded in all; an idle connection lives no longer than
+/// `idle_limit`, which must be below the engine's own keep-alive limit, or requests would run into its close,
+/// and is closed as soon as the engine closes it or says anything. Keeps the io_context running while it has
+/// any.
 class UpstreamPool {
  public:
   UpstreamPool(DeadlineQueue& deadlines, milliseconds idle_limit, std::size_t max_idle);
@@ -46,7 +47,8 @@ class UpstreamPool {
   /// A kept connection on which the engine has neither hung up nor said anything since, or null.
   std::unique_ptr<UpstreamConnection> take(const EngineAddress& engine);
   void give_back(std::unique_ptr<UpstreamConnection> connection);
-  void close_idle();
+  /// Closes what is idle, and keeps nothing from now on.
+  void close();
   std::size_t idle_count() const { return idle_count_; }
   DeadlineQueue& deadlines() { return deadlines_; }
 
@@ -57,6 +59,7 @@ class UpstreamPool {
   milliseconds idle_limit_;
   std::size_t max_idle_;
   std::size_t idle_count_ = 0;
+  bool closed_ = false;
   std::map<std::string, std::vector<std::unique_ptr<UpstreamConnection>>, std::less<>> idle_;
 };
 

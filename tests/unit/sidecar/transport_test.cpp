@@ -123,6 +123,33 @@ TEST_F(TransportTest, QuietMeansOpenAndNothingUnread) {
   EXPECT_FALSE(transport_->seems_quiet());
 }
 
+Awaitable<> tell_anew_when_readable(Socket& socket, Transport& transport, bool& done) {
+  co_await socket.async_wait(net::socket_base::wait_read, kUseAwaitable);
+  transport.stop_telling();
+  transport.tell_when_readable();
+  done = true;
+}
+
+// The loop learns of both sockets at once; the first one's handler ends the wait that is already over.
+TEST_F(TransportTest, AWaitThatBeginsWhileTheLastOnesEndIsUnderWayLeavesNothingBehind) {
+  auto [near, far] = make_connection();
+  EXPECT_EQ(status(), IoStatus::would_block);
+  int told = 0;
+  transport_->on_readable([&] { ++told; });
+  transport_->tell_when_readable();
+  bool done = false;
+  bool ended = false;
+  spawn(tell_anew_when_readable(near, *transport_, done), ended);
+  context.poll();
+  net::write(far, net::buffer("x", 1));
+  send("x");
+  EXPECT_TRUE(run_until([&] { return ended && told == 1; }));
+  transport_.reset();
+  context.restart();
+  context.poll();
+  EXPECT_TRUE(context.stopped()) << "somebody still waits";
+}
+
 TEST_F(TransportTest, AFullSocketIsWritableAgainAfterItsReaderHasRead) {
   const std::string block(1 << 20, 'x');
   std::size_t sent = 0;

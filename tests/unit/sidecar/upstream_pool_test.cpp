@@ -69,6 +69,34 @@ TEST_F(UpstreamPoolTest, DropsConnectionsOnWhichTheEngineSaidMore) {
   EXPECT_EQ(pool.idle_count(), 0u);
 }
 
+// As a connection is after a reply: all was read, and nothing is known to be unread.
+void read_all(UpstreamConnection& connection) {
+  char byte = 0;
+  EXPECT_EQ(connection.transport.try_read({&byte, 1}).status, IoStatus::would_block);
+}
+
+TEST_F(UpstreamPoolTest, ClosesAtOnceWhatTheEngineClosesOrTalksOn) {
+  for (int i = 0; i < 3; ++i) {
+    auto given = connection(engine);
+    read_all(*given);
+    pool.give_back(std::move(given));
+  }
+  far_ends[0].close();
+  EXPECT_TRUE(run_until([&] { return pool.idle_count() == 2; }));
+  net::write(far_ends[1], net::buffer("x", 1));
+  EXPECT_TRUE(run_until([&] { return pool.idle_count() == 1; }));
+  EXPECT_NE(pool.take(engine), nullptr);
+}
+
+// The loop was busy, and has not looked at its sockets since.
+TEST_F(UpstreamPoolTest, GivesNothingThatWasClosedBehindTheLoopsBack) {
+  auto given = connection(engine);
+  read_all(*given);
+  pool.give_back(std::move(given));
+  far_ends[0].close();
+  EXPECT_EQ(pool.take(engine), nullptr);
+}
+
 TEST_F(UpstreamPoolTest, ClosesWhatIsIdleForTooLong) {
   UpstreamPool impatient(deadlines, kShort, 8);
   impatient.give_back(connection(engine));
@@ -93,9 +121,11 @@ TEST_F(UpstreamPoolTest, DoesNotCloseWhatIsInUseAgain) {
 TEST_F(UpstreamPoolTest, ClosesAllWhenTold) {
   pool.give_back(connection(engine));
   pool.give_back(connection(other));
-  pool.close_idle();
+  pool.close();
   EXPECT_EQ(pool.idle_count(), 0u);
   EXPECT_EQ(pool.take(engine), nullptr);
+  pool.give_back(connection(engine));  // it would keep a loop from ending
+  EXPECT_EQ(pool.idle_count(), 0u);
 }
 
 TEST(EngineAddress, IsWrittenAsInAHostHeader) {
