@@ -135,6 +135,7 @@ void UpstreamLeg::begin_attempt(bool allow_kept) {
   times_.sent = {};
   carry_.clear();
   parser_.reset();
+  head_end_.reset();
   if (allow_kept && !cancelled_) connection_ = context_.pool.take(request_.engine);
   reused_ = connection_ != nullptr;
 }
@@ -226,10 +227,6 @@ Awaitable<bool> UpstreamLeg::wait_writable() {
   co_return interrupted() == LegFailure::none;
 }
 
-bool UpstreamLeg::early_reply() {
-  return !connection_->transport.is_quiet();
-}
-
 Awaitable<LegFailure> UpstreamLeg::send_wire(std::span<iovec> pieces) {
   std::size_t at = 0;
   while (at < pieces.size()) {
@@ -243,18 +240,21 @@ Awaitable<LegFailure> UpstreamLeg::send_wire(std::span<iovec> pieces) {
         pieces[at].iov_len -= left;
       }
     } else if (written.status == IoStatus::would_block) {
-      const bool ready = co_await wait_writable();
-      if (!ready) {
-        const auto why = interrupted();
-        co_return why == LegFailure::none ? LegFailure::reset : why;
+      // An answer, or the end of the connection, is reason to stop; an interim response (RFC 9110, 15.2) is
+      // not.
+      if (!try_read_head()) {
+        const bool ready = co_await wait_writable();
+        if (!ready) {
+          const auto why = interrupted();
+          co_return why == LegFailure::none ? LegFailure::reset : why;
+        }
+        if (!try_read_head()) continue;
       }
-      if (early_reply()) {  // whatever it is, reading the head tells
-        cut_short_ = true;
-        co_return LegFailure::none;
-      }
+      cut_short_ = true;
+      co_return LegFailure::none;
     } else {
-      // The peer has closed its side. It may have said why before.
-      if (!early_reply()) co_return LegFailure::reset;
+      // The peer has closed its side. It may have said why before: reading the head tells.
+      if (connection_->transport.is_quiet()) co_return LegFailure::reset;
       cut_short_ = true;
       co_return LegFailure::none;
     }
@@ -325,7 +325,7 @@ Awaitable<LegFailure> UpstreamLeg::send_upload() {
     if (!upload.try_next(wire)) co_return LegFailure::upload;
     if (wire.empty()) {
       if (upload.finished()) break;
-      if (early_reply()) {
+      if (try_read_head()) {
         cut_short_ = true;
         co_return LegFailure::none;
       }
@@ -344,46 +344,57 @@ Awaitable<LegFailure> UpstreamLeg::send_upload() {
 Awaitable<LegFailure> UpstreamLeg::read_head() {
   while (true) {
     if (const auto why = interrupted(); why != LegFailure::none) co_return why;
+    if (try_read_head()) co_return *head_end_;
+    co_await wait_readable();
+    connection_->deadline.disarm();
+  }
+}
+
+// Interim responses are read and skipped. True: how it ends is known; false: not all has come.
+bool UpstreamLeg::try_read_head() {
+  while (!head_end_) {
     const auto status = try_receive({});
-    if (status == IoStatus::would_block) {
-      co_await wait_readable();
-      connection_->deadline.disarm();
-      continue;
+    if (status == IoStatus::would_block) return false;
+    if (status == IoStatus::ok) {
+      reply_started_ = true;
+      take_head(received_);
+    } else {
+      head_end_ = LegFailure::reset;
     }
-    if (status != IoStatus::ok) co_return LegFailure::reset;
-    reply_started_ = true;
-    std::string_view data = received_;
-    if (!carry_.empty()) {
-      carry_.append(data);
-      data = carry_;
+  }
+  return true;
+}
+
+void UpstreamLeg::take_head(std::string_view data) {
+  if (!carry_.empty()) {
+    carry_.append(data);
+    data = carry_;
+  }
+  while (true) {
+    const auto parsed = parser_.parse_head(data, context_.head_limits, head_);
+    if (parsed.status == http1::HeadStatus::need_more) {
+      if (data.data() != carry_.data()) carry_.assign(data);
+      return;
     }
-    while (true) {
-      const auto parsed = parser_.parse_head(data, context_.head_limits, head_);
-      if (parsed.status == http1::HeadStatus::need_more) {
-        if (data.data() != carry_.data()) carry_.assign(data);
-        break;
-      }
-      // Upgrades were never asked for, so 101 is as wrong as broken syntax.
-      if (parsed.status != http1::HeadStatus::complete || head_.status == 101 || head_.status < 100) {
-        const bool too_large = parsed.status == http1::HeadStatus::too_large ||
-                               parsed.status == http1::HeadStatus::too_many_fields;
-        co_return too_large ? LegFailure::too_large : LegFailure::malformed;
-      }
-      data.remove_prefix(parsed.consumed);
-      if (head_.status >= 200) {
-        times_.head = Clock::now();
-        carry_ = std::string(data);  // kept apart from scratch, which other legs use
-        co_return LegFailure::none;
-      }
-      parser_.reset();  // an interim response; the real one follows
-      if (data.empty()) {
-        carry_.clear();
-        break;
-      }
-      std::string rest(data);
-      carry_ = std::move(rest);
-      data = carry_;
+    // Upgrades were never asked for, so 101 is as wrong as broken syntax.
+    if (parsed.status != http1::HeadStatus::complete || head_.status == 101 || head_.status < 100) {
+      const bool too_large = parsed.status == http1::HeadStatus::too_large ||
+                             parsed.status == http1::HeadStatus::too_many_fields;
+      head_end_ = too_large ? LegFailure::too_large : LegFailure::malformed;
+      return;
     }
+    data.remove_prefix(parsed.consumed);
+    if (head_.status >= 200) {
+      times_.head = Clock::now();
+      carry_ = std::string(data);  // kept apart from scratch, which other legs use
+      head_end_ = LegFailure::none;
+      return;
+    }
+    parser_.reset();  // an interim response; the real one follows
+    if (data.empty()) return carry_.clear();
+    std::string rest(data);
+    carry_ = std::move(rest);
+    data = carry_;
   }
 }
 

@@ -137,6 +137,8 @@ class UpstreamLeg {
   Awaitable<LegFailure> send_wire(std::span<iovec> pieces);
   Awaitable<LegFailure> send_upload();
   Awaitable<LegFailure> read_head();
+  bool try_read_head();
+  void take_head(std::string_view data);
   IoStatus try_receive(std::string_view carried);
   Awaitable<> wait_readable();
   Awaitable<bool> wait_writable();
@@ -145,16 +147,16 @@ class UpstreamLeg {
   Body finish_at_end(IoStatus end);
   void release();
   void on_deadline();
-  bool early_reply();
 
   LegContext& context_;
   LegRequest request_;
   std::unique_ptr<UpstreamConnection> connection_;
   http1::ResponseParser parser_;
   http1::ResponseHead head_;
-  std::string_view received_;  // what came last, behind what was carried; until the next suspension
-  std::string carry_;          // bytes read but not yet understood
-  std::string first_bytes_;    // body bytes that came with the head
+  std::optional<LegFailure> head_end_;  // none: the final head is there
+  std::string_view received_;           // what came last, behind what was carried; until the next suspension
+  std::string carry_;                   // bytes read but not yet understood
+  std::string first_bytes_;             // body bytes that came with the head
   LegTimes times_;
   std::optional<Deadline> overall_;
   Socket* connecting_ = nullptr;

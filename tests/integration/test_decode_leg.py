@@ -214,6 +214,39 @@ def test_interim_responses_are_not_taken_for_the_answer(rig, disaggregated, stre
     assert answer.status == 200
 
 
+@BOTH_WAYS
+def test_interim_responses_do_not_stop_a_large_body(scripted, disaggregated):
+    big = b'{"prompt":"%s"}' % (b"x" * 8_000_000)
+    client = scripted.start(big, disaggregated=disaggregated)
+    if disaggregated:
+        leg = scripted.prefill.next()
+        leg.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
+        leg.reply(prefill_body())
+    leg = scripted.decode.next()
+    leg.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
+    assert b"x" * 8_000_000 in leg.body()
+    leg.reply(b"{}")
+    answer = client.read_response()
+    assert (answer.status, answer.body, answer.interim) == (200, b"{}", [])
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("size", [50_000, 4_000_000])
+def test_interim_responses_do_not_stop_an_upload(scripted, size, chunked):
+    half = b"x" * size
+    framing = ("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(2 * size))
+    with scripted.connect() as client:
+        client.send(wire("POST", "/v1/files", [("Content-Type", "application/octet-stream"), framing]))
+        client.send(b"%x\r\n%s\r\n" % (size, half) if chunked else half)
+        leg = scripted.decode.next()
+        leg.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n")
+        client.send(b"%x\r\n%s\r\n0\r\n\r\n" % (size, half) if chunked else half)
+        assert leg.body() == half * 2
+        leg.reply(b"taken")
+        answer = client.read_response()
+        assert (answer.status, answer.body, answer.interim) == (200, b"taken", [])
+
+
 # --------------------------------------------------------------------------------------------------------------- gzip
 
 @BOTH_WAYS
@@ -281,6 +314,19 @@ def test_engines_that_close_right_after_each_answer(own, stream, disaggregated):
             assert client.read_response().status == 200
     rig.wait_tidy(started_over=True)
     assert rig.decode.state()["wrong_text"] == 0
+
+
+def test_engine_connections_that_closed_are_closed_too(scripted):
+    """Nobody else is connected, so that nothing but the engine's end could wake the sidecar."""
+    for _ in range(3):
+        with scripted.connect() as client:
+            client.send(wire("POST", "/v1/embeddings", [JSON], b"{}"))
+            leg = scripted.decode.next()
+            leg.reply(b"{}", keep=False)
+            assert client.read_response().status == 200
+        leg.link.socket.shutdown(socket.SHUT_WR)
+        leg.wait_until_dropped()  # long before the idle limit, and before the next request
+        leg.close()
 
 
 def test_lost_prefill_leg_on_a_reused_connection_is_sent_again(scripted):

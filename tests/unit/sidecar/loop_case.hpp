@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/buffer.hpp>
@@ -29,9 +30,11 @@ constexpr milliseconds kShort{30};
 
 /// What a scripted engine does on one connection, step by step.
 struct Step {
-  enum class Kind { read_request, send, close, reset, wait_for_close } kind;
+  enum class Kind { read_head, read_request, send, close, reset, wait_for_close } kind;
   std::string bytes;  // send
 
+  /// Of the next request, which is left for read_request().
+  static Step read_head() { return {Kind::read_head, {}}; }
   static Step read_request() { return {Kind::read_request, {}}; }
   static Step send(std::string bytes) { return {Kind::send, std::move(bytes)}; }
   static Step close() { return {Kind::close, {}}; }
@@ -90,7 +93,11 @@ class ScriptedEngine {
   static Awaitable<> play(StatePtr state, Socket socket, std::size_t script) {
     std::string inbox;
     for (const auto& step : state->scripts[script]) {
-      if (step.kind == Step::Kind::read_request) {
+      if (step.kind == Step::Kind::read_head) {
+        bool open = true;
+        while (open && inbox.find("\r\n\r\n") == std::string::npos) open = co_await read_some(socket, inbox);
+        if (!open) break;
+      } else if (step.kind == Step::Kind::read_request) {
         const bool whole = co_await read_request(*state, socket, inbox);
         if (!whole) break;
       } else if (step.kind == Step::Kind::send) {
@@ -109,10 +116,10 @@ class ScriptedEngine {
   }
 
   static Awaitable<bool> read_some(Socket& socket, std::string& inbox) {
-    char buffer[4096];
+    std::array<char, 65536> buffer;  // small reads make the kernel open the window late
     auto [ec, size] = co_await socket.async_read_some(net::buffer(buffer), kTuple);
     if (ec) co_return false;
-    inbox.append(buffer, size);
+    inbox.append(buffer.data(), size);
     co_return true;
   }
 

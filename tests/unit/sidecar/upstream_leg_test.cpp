@@ -239,6 +239,32 @@ TEST_F(UpstreamLegTest, TakesAnAnswerThatComesBeforeTheWholeRequest) {
   EXPECT_EQ(pool.idle_count(), 0u);
 }
 
+TEST_F(UpstreamLegTest, GoesOnSendingAfterAnInterimResponse) {
+  const std::string large(8 * 1024 * 1024, 'x');  // twice what a socket takes at once
+  const std::string_view body = large;
+  ScriptedEngine engine(
+      context, {{Step::send("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\n"),
+                 Step::read_head(), Step::send("\r\n"), Step::read_request(), Step::send(kReply),
+                 Step::wait_for_close()}});
+  UpstreamLeg leg(
+      legs,
+      LegRequest{.engine = engine.address(),
+                 .head = "POST / HTTP/1.1\r\ncontent-length: " + std::to_string(body.size()) + "\r\n\r\n",
+                 .body = {&body, 1},
+                 .upload = nullptr,
+                 .is_head = false,
+                 .may_resend = false,
+                 .deadline = milliseconds(0),
+                 .on_sent = nullptr});
+  Outcome out;
+  run(converse(leg, out));
+  EXPECT_EQ(out.open, LegFailure::none);
+  EXPECT_EQ(leg.head().status, 200u);
+  EXPECT_EQ(out.content, "hi");
+  EXPECT_TRUE(leg.fully_sent());
+  EXPECT_EQ(pool.idle_count(), 1u);
+}
+
 TEST_F(UpstreamLegTest, SilenceEndsInAReadTimeOut) {
   legs.read_timeout = kShort;
   ScriptedEngine before(context, {{Step::read_request(), Step::wait_for_close()}});
