@@ -1,7 +1,9 @@
 #include "sidecar/sidecar_config.hpp"
 
 #include <algorithm>
+#include <boost/asio/ip/address.hpp>
 #include <optional>
+#include <string>
 #include <variant>
 
 #include "shared/config/codec.hpp"
@@ -18,6 +20,13 @@ std::optional<std::string> wrong_allowlist(std::string_view text) {
   const auto parsed = parse_prefill_allowlist(text);
   if (const auto* error = std::get_if<AllowlistError>(&parsed)) return error->message;
   return std::nullopt;
+}
+
+std::optional<std::string> wrong_address(std::string_view text) {
+  boost::system::error_code ec;
+  boost::asio::ip::make_address(std::string(text), ec);
+  if (!ec) return std::nullopt;
+  return "takes an IPv4 or IPv6 address, not '" + std::string(text) + "'";
 }
 
 std::optional<std::string> wrong_level(std::string_view text) {
@@ -38,9 +47,10 @@ std::optional<std::string> wrong_admin_port(std::string_view text) {
 
 void declare_listening(config::OptionTable& table, SidecarConfig& config) {
   table.section("Listening");
-  table.add(
-      {.name = "DYN_SIDECAR_BIND", .help = "Address that the sidecar listens on; `::` for IPv6 and IPv4."},
-      config.bind, config::text());
+  table.add({.name = "DYN_SIDECAR_BIND",
+             .help = "Address that the sidecar listens on; `::` for IPv6 and IPv4.",
+             .validate = wrong_address},
+            config.bind, config::text());
   table.add({.name = "DYN_SIDECAR_PORT", .help = "Port for inference requests; 0 lets the system choose."},
             config.port, config::port(config::ZeroPort::allowed));
   table.add({.name = "DYN_SIDECAR_ADMIN_PORT",

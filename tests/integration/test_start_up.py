@@ -148,6 +148,20 @@ def test_bad_bind_address(bind):
     assert bind in refused({"DYN_SIDECAR_BIND": bind})
 
 
+def test_setting_files_that_cannot_be_read(tmp_path):
+    empty, large = tmp_path / "empty", tmp_path / "large"
+    empty.write_bytes(b"")
+    large.write_bytes(b"x" * (64 * 1024 + 1))
+    for path in (tmp_path, tmp_path / "none", empty, large, "/dev/zero"):
+        text = refused({"DYN_SIDECAR_BACKEND": "trtllm", "DYN_SIDECAR_TRTLLM_AUTH_KEY_FILE": str(path)})
+        assert "DYN_SIDECAR_TRTLLM_AUTH_KEY_FILE" in text and f"'{path}'" in text
+
+
+def test_bind_address_is_checked_with_the_other_settings():
+    text = refused({"DYN_SIDECAR_BIND": "bogus!!", "DYN_SIDECAR_THREADS": "-1"}, "--print-config")
+    assert "DYN_SIDECAR_BIND" in text and "DYN_SIDECAR_THREADS" in text
+
+
 def test_threads_share_one_port(own):
     sidecar = own.sidecar(1, {"DYN_SIDECAR_THREADS": "4"})
     for _ in range(20):
