@@ -59,6 +59,7 @@ def test_ready_asks_the_path_of_the_setting(own):
 
 
 def test_probes_reach_no_engine_and_are_not_logged(rig):
+    wait_ready(rig.sidecar, 200)  # the engine has been asked
     for path in ("/health", "/ready", "/health?x", "/%68ealth"):
         assert get(rig.sidecar, path).status == 200
     assert rig.legs(rig.decode) == []
