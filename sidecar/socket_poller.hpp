@@ -26,11 +26,11 @@ class SocketPoller final : public net::execution_context::service {
   /// What is known of one socket. It starts as "may be": trying tells.
   class Watch : public boost::intrusive::list_base_hook<> {
    public:
+    virtual ~Watch() = default;
     bool readable() const { return readable_; }
     bool writable() const { return writable_; }
 
    protected:
-    virtual ~Watch() = default;
     bool readable_ = true;
     bool writable_ = true;
     bool hung_up_ = false;  // the end of input, or an error, is behind what is unread
