@@ -18,6 +18,7 @@
 
 namespace handoff::epp {
 
+// It deletes itself.  NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor)
 class ExtProcCall;
 
 // Messages come and go as bytes, so that they are read and written in memory that all calls of a queue use.

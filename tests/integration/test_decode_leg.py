@@ -316,19 +316,6 @@ def test_engines_that_close_right_after_each_answer(own, stream, disaggregated):
     assert rig.decode.state()["wrong_text"] == 0
 
 
-def test_engine_connections_that_closed_are_closed_too(scripted):
-    """Nobody else is connected, so that nothing but the engine's end could wake the sidecar."""
-    for _ in range(3):
-        with scripted.connect() as client:
-            client.send(wire("POST", "/v1/embeddings", [JSON], b"{}"))
-            leg = scripted.decode.next()
-            leg.reply(b"{}", keep=False)
-            assert client.read_response().status == 200
-        leg.link.socket.shutdown(socket.SHUT_WR)
-        leg.wait_until_dropped()  # long before the idle limit, and before the next request
-        leg.close()
-
-
 def test_lost_prefill_leg_on_a_reused_connection_is_sent_again(scripted):
     with scripted.connect() as client:
         client.send(scripted.bytes_of(b"{}"))
