@@ -140,13 +140,17 @@ inline BlockShard::Place BlockShard::place_of(BlockKey key) {
     // All four without a branch: how full a bucket is can't be predicted.
     Slot* const slots = bucket->slots;
     static_assert(kBucketSlots == 4);
-    const auto has_key = [&](std::size_t i) { return slots[i].key.load(std::memory_order_relaxed) == key; };
+    const auto has_key = [&](std::size_t i) {
+      return slots[i].key.load(std::memory_order_relaxed) == key ? 1U : 0U;
+    };
     const auto is_used = [&](std::size_t i) {
       return is_live(slots[i].bits.load(std::memory_order_relaxed));
     };
-    if (has_key(0) | has_key(1) | has_key(2) | has_key(3)) {
-      const std::size_t i = (has_key(1) ? 1U : 0U) | (has_key(2) ? 2U : 0U) | (has_key(3) ? 3U : 0U);
-      return has_key(i) && is_used(i) ? Place{slots + i, true} : search(key);  // dead slots keep their keys
+    if ((has_key(0) | has_key(1) | has_key(2) | has_key(3)) != 0) {  // without branches
+      const std::size_t i =
+          (has_key(1) != 0 ? 1U : 0U) | (has_key(2) != 0 ? 2U : 0U) | (has_key(3) != 0 ? 3U : 0U);
+      return has_key(i) != 0 && is_used(i) ? Place{slots + i, true}
+                                           : search(key);  // dead slots keep their keys
     }
     Slot* here = is_used(3) ? nullptr : slots + 3;
     here = is_used(2) ? here : slots + 2;

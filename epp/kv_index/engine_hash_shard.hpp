@@ -134,11 +134,12 @@ inline EngineHashShard::Added EngineHashShard::add(EngineKey engine, BlockKey bl
   const Table& table = *table_.load(std::memory_order_relaxed);
   for (Bucket* bucket = table.home(engine);; bucket = table.next(bucket)) {
     const Entry* const entries = bucket->entries;
-    const auto has_key = [&](std::size_t i) { return entries[i].engine == engine; };
+    const auto has_key = [&](std::size_t i) { return entries[i].engine == engine ? 1U : 0U; };
     const std::size_t used = used_in(*bucket);
-    if (has_key(0) | has_key(1) | has_key(2) | has_key(3)) {
-      const std::size_t i = (has_key(1) ? 1U : 0U) | (has_key(2) ? 2U : 0U) | (has_key(3) ? 3U : 0U);
-      const bool is_same = has_key(i) && entries[i].block == block;
+    if ((has_key(0) | has_key(1) | has_key(2) | has_key(3)) != 0) {  // without branches
+      const std::size_t i =
+          (has_key(1) != 0 ? 1U : 0U) | (has_key(2) != 0 ? 2U : 0U) | (has_key(3) != 0 ? 3U : 0U);
+      const bool is_same = has_key(i) != 0 && entries[i].block == block;
       return is_same ? Added::present : search_and_add(engine, block);
     }
     if (used == kBucketEntries) continue;
