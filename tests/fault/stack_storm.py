@@ -36,11 +36,11 @@ class Storm:
         """What blocks, beside the clients."""
         return await asyncio.get_running_loop().run_in_executor(self._run.threads, lambda: call(*arguments))
 
-    async def _said(self, event, endpoint, since):
+    async def _said(self, event, endpoint, since, **fields):
         """The Endpoint Picker has said so of an endpoint, after line `since`."""
         picker = self._stack.picker
         line = await self._do(lambda: picker.wait_for_line(
-            lambda line: line.event == event and line.fields.get("endpoint") == endpoint, since))
+            lambda line: line.event == event and {"endpoint": endpoint, **fields}.items() <= line.fields.items(), since))
         assert line is not None, f"no {event} of {endpoint}: {picker.lines[-5:]}"
 
     def _mark(self):
@@ -74,7 +74,7 @@ class Storm:
         await self._while_others_work()
         since = self._mark()
         await self._do(self._stack.restart_engine, engine)
-        await self._said("endpoint_ready", endpoint, since)
+        await self._said("endpoint", endpoint, since, state="schedulable")
 
     async def prefill_dies(self):
         await self._engine_dies(self._stack.prefills, "prefill", "prefill died")
@@ -92,7 +92,7 @@ class Storm:
         await self._while_others_work()
         since = self._mark()
         await self._do(self._stack.restart_sidecar, sidecar)
-        await self._said("endpoint_ready", f"decode-{index}", since)
+        await self._said("endpoint", f"decode-{index}", since, state="schedulable")
 
     async def sidecar_drains(self):
         """Told to stop, it is taken out before it refuses anything: nobody may notice."""
@@ -105,7 +105,7 @@ class Storm:
         assert code == 0, f"a sidecar that drained ended with {code}"
         since = self._mark()
         await self._do(self._stack.restart_sidecar, sidecar)
-        await self._said("endpoint_ready", f"decode-{index}", since)
+        await self._said("endpoint", f"decode-{index}", since, state="schedulable")
 
     async def picker_dies(self):
         number = signal.SIGKILL if self._rng.random() < 0.5 else signal.SIGTERM
@@ -141,4 +141,4 @@ class Storm:
         await self._while_others_work()
         since = self._mark()
         await self._do(self._stack.write_endpoints, places)
-        await self._said("endpoint_ready", gone, since)
+        await self._said("endpoint", gone, since, state="schedulable")
