@@ -2,15 +2,14 @@
 """Fails when a request costs more user-space instructions than its budget. Deterministic, so it can gate a merge."""
 
 import argparse
-import shutil
 import sys
-import tempfile
 
 from compare import add_common_arguments, choose_cores, options_of, raise_on_termination
 from rig import RigError
 from rig.bench import Bench
 from rig.callgrind import instructions_per_request
 from rig.children import Children
+from rig.program import run_in_work_dir
 
 
 def parse_arguments():
@@ -24,7 +23,12 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def check(arguments, children):
+def check(arguments, work_dir):
+    with Children(work_dir) as children:
+        return check_with(arguments, children)
+
+
+def check_with(arguments, children):
     product_core, driver_core = choose_cores()
     options = options_of(arguments)
     if arguments.product.split("-")[0] in options.missing():
@@ -47,20 +51,8 @@ def check(arguments, children):
 def main():
     arguments = parse_arguments()
     raise_on_termination()
-    work_dir = tempfile.mkdtemp(prefix="handoff-bench-")
-    try:
-        with Children(work_dir) as children:
-            return check(arguments, children)
-    except (RigError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        if arguments.keep_work:
-            print(f"work folder: {work_dir}", file=sys.stderr)
-        else:
-            shutil.rmtree(work_dir, ignore_errors=True)
+    # 1 says that a budget is exceeded.
+    return run_in_work_dir(arguments.keep_work, lambda work_dir: check(arguments, work_dir), error_code=2)
 
 
 if __name__ == "__main__":

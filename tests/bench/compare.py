@@ -4,16 +4,15 @@
 import argparse
 import os
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 
 from rig import RigError, machine, metrics, report
 from rig.bench import Bench
 from rig.children import Children
 from rig.goals import METRICS
 from rig.products import Options
+from rig.program import run_in_work_dir
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(_HERE))
@@ -119,20 +118,7 @@ def measure(arguments, options, work_dir):
 def main():
     arguments = parse_arguments()
     raise_on_termination()
-    work_dir = tempfile.mkdtemp(prefix="handoff-bench-")
-    try:
-        return measure(arguments, options_of(arguments), work_dir)
-    except (RigError, OSError, ValueError, KeyError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("error: interrupted before anything was measured", file=sys.stderr)
-        return 130
-    finally:
-        if arguments.keep_work:
-            print(f"work folder: {work_dir}", file=sys.stderr)
-        else:
-            shutil.rmtree(work_dir, ignore_errors=True)
+    return run_in_work_dir(arguments.keep_work, lambda work_dir: measure(arguments, options_of(arguments), work_dir))
 
 
 if __name__ == "__main__":

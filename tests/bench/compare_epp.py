@@ -4,9 +4,7 @@
 import argparse
 import os
 import shlex
-import shutil
 import sys
-import tempfile
 
 from compare import choose_cores, environment_of, raise_on_termination
 from rig import RigError, epp_metrics, machine, report
@@ -14,6 +12,7 @@ from rig.children import Children
 from rig.epp_bench import EppBench
 from rig.epp_goals import METRICS, TABLE
 from rig.epp_products import EppOptions
+from rig.program import run_in_work_dir
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(_HERE))
@@ -82,20 +81,7 @@ def measure(arguments, work_dir):
 def main():
     arguments = parse_arguments()
     raise_on_termination()
-    work_dir = tempfile.mkdtemp(prefix="handoff-bench-")
-    try:
-        return measure(arguments, work_dir)
-    except (RigError, OSError, ValueError, KeyError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("error: interrupted before anything was measured", file=sys.stderr)
-        return 130
-    finally:
-        if arguments.keep_work:
-            print(f"work folder: {work_dir}", file=sys.stderr)
-        else:
-            shutil.rmtree(work_dir, ignore_errors=True)
+    return run_in_work_dir(arguments.keep_work, lambda work_dir: measure(arguments, work_dir))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from . import RigError
 from .envoy_config import envoy_configuration
 from .machine import free_port
 from .products import Running
+from .program import require_tools
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(_ROOT, "scripts"))
@@ -34,10 +35,7 @@ class EppOptions:
         self.mock_engine = self.tool("handoff-mock-engine")
         self.envoy = envoy or find_envoy()
         self.epp_env = dict(epp_env or {})
-        for tool in _TOOLS:
-            if not os.access(self.tool(tool), os.X_OK):
-                raise RigError(f"{self.tool(tool)} is missing: configure with -DHANDOFF_BUILD_BENCHMARKS=ON, build, "
-                               "and name the folder with --bin")
+        require_tools(self.tool(tool) for tool in _TOOLS)
 
     def tool(self, name):
         return os.path.join(self.bin_dir, name)

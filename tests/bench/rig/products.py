@@ -10,6 +10,7 @@ import time
 from . import RigError
 from .children import tail
 from .machine import free_port
+from .program import require_tools
 
 _TOOL_PORT = re.compile(r"listening port=(\d+)")
 # The sidecar's first log line names its port; the wording and the format of the log may change.
@@ -250,11 +251,9 @@ class Options:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         self.fd_limit = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.fd_limit, hard))
-        for tool in ("bench-relay", "bench-two-leg-relay", "bench-fake-engine", "bench-load", "bench-sse", "bench-idle",
-                     "bench-start"):
-            if not os.access(self.tool(tool), os.X_OK):
-                raise RigError(f"{self.tool(tool)} is missing: configure with -DHANDOFF_BUILD_BENCHMARKS=ON, build, "
-                               "and name the folder with --bin")
+        require_tools(self.tool(tool) for tool in
+                      ("bench-relay", "bench-two-leg-relay", "bench-fake-engine", "bench-load", "bench-sse", "bench-idle",
+                       "bench-start"))
 
     def tool(self, name):
         return os.path.join(self.bin_dir, name)
