@@ -3,6 +3,7 @@
 import gzip
 import json
 import socket
+import threading
 
 import pytest
 from harness.http_client import Connection, Truncated, wire
@@ -237,11 +238,20 @@ def test_interim_responses_do_not_stop_an_upload(scripted, size, chunked):
     framing = ("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(2 * size))
     with scripted.connect() as client:
         client.send(wire("POST", "/v1/files", [("Content-Type", "application/octet-stream"), framing]))
-        client.send(b"%x\r\n%s\r\n" % (size, half) if chunked else half)
+        engine_spoke = threading.Event()
+
+        def send_body():  # more than sockets hold, so beside the engine that takes it
+            client.send(b"%x\r\n%s\r\n" % (size, half) if chunked else half)
+            engine_spoke.wait()
+            client.send(b"%x\r\n%s\r\n0\r\n\r\n" % (size, half) if chunked else half)
+
+        sender = threading.Thread(target=send_body)
+        sender.start()
         leg = scripted.decode.next()
         leg.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n")
-        client.send(b"%x\r\n%s\r\n0\r\n\r\n" % (size, half) if chunked else half)
+        engine_spoke.set()
         assert leg.body() == half * 2
+        sender.join()
         leg.reply(b"taken")
         answer = client.read_response()
         assert (answer.status, answer.body, answer.interim) == (200, b"taken", [])
