@@ -70,11 +70,13 @@ class Run:
         few = rng.random() < 0.5  # may be planned at a time
         queues = rng.random() < 0.4
         self.may_refuse = few
-        self.may_skip_prefill = rng.random() < 0.3
+        self.may_skip_prefill = rng.random() < 0.3 and ENGINE != "sglang"  # whose decode engines can't prefill
         settings = {
             "DYN_EPP_THREADS": "2",
             "DYN_EPP_TOKENIZATION_TIMEOUT_MS": "500",
             "DYN_EPP_MAX_INFLIGHT_REQUESTS": "6" if few and not queues else "1024",
+            # A sidecar that drains is taken out well before it stops to listen (SIDECAR_FLAGS).
+            "DYN_EPP_HEALTH_INTERVAL_MS": "250",
             "DYN_EPP_UNHEALTHY_AFTER": "2",
             "DYN_USE_KV_EVENTS": rng.choice(("true", "true", "false")),
             "DYN_EPP_NONSTREAM_PREFILL_RELEASE": rng.choice(("estimate", "response")),
