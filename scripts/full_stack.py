@@ -199,7 +199,8 @@ class FullStack:
         tokenizer = ["--tokenizer-api", "sglang"] if self.engine == "sglang" else []
         self.renderer = self.start_engine("renderer.ini", *tokenizer, *self._renderer_flags)
         for _ in range(self._counts[0]):
-            self.prefills.append(self.start_engine("prefill-engine.ini", *prefill_kind, *events, *self._flags[0]))
+            bootstrap = ["--disaggregation-bootstrap-port", "0"] if self.engine == "sglang" else []
+            self.prefills.append(self.start_engine("prefill-engine.ini", *prefill_kind, *events, *bootstrap, *self._flags[0]))
         sidecar_settings = env_settings("sidecar.env")
         for _ in range(self._counts[1]):
             engine = self.start_engine("decode-engine.ini", *decode_kind, *events, *self._flags[1])
@@ -221,7 +222,8 @@ class FullStack:
     def restart_engine(self, engine):
         """Ends an engine, if it has not ended, and starts the like on the same ports; the new one."""
         engine.stop()
-        ports = {"--port": engine.port, "--kv-event-port": engine.kv_event_port, "--kv-replay-port": engine.kv_replay_port}
+        ports = {"--port": engine.port, "--kv-event-port": engine.kv_event_port, "--kv-replay-port": engine.kv_replay_port,
+                 "--disaggregation-bootstrap-port": engine.side_channel_port}
         flags = [str(ports.get(before) or flag) for before, flag in zip((None, *engine.flags), engine.flags)]
         new = self._replace(engine, Engine(*flags, binary=self._path("handoff-mock-engine")))
         if engine is self.renderer:

@@ -52,6 +52,7 @@ class Engine(MockEngine):
             raise StackError(f"{binary} did not start (exit code {self.process.wait(PATIENCE)})")
         self.host = match[1].strip("[]")
         self.port = int(match[2])
+        self.side_channel_port = int(match[4])
         self.engine_id = match[6]
         self.control_port = int(match[8])
         self.kv_event_port = int(match[9]) if match[9] else None

@@ -183,9 +183,11 @@ void declare_plans(OptionTable& table, EppConfig& config) {
       planning.on_no_prefill,
       config::choice<OnNoPrefill>(
           {{"error", OnNoPrefill::kError}, {"decode-only", OnNoPrefill::kDecodeOnly}}));
-  table.add({.name = "DYN_ROUTER_CONDITIONAL_DISAGG",
-             .help = "Leave prompts with few uncached tokens to decode alone."},
-            planning.conditional_disaggregation, config::boolean());
+  table.add(
+      {.name = "DYN_ROUTER_CONDITIONAL_DISAGG",
+       .help = "Leave prompts with few uncached tokens to decode alone. Not for SGLang, whose decode engines "
+               "can't prefill."},
+      planning.conditional_disaggregation, config::boolean());
   table.add({.name = "DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD",
              .help = "Fewer uncached tokens than this on the chosen decode worker are few."},
             planning.conditional_isl_threshold, config::whole_number());
