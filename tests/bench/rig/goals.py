@@ -58,6 +58,8 @@ class Row:
 ROWS = [
     Row("S1", "CPU per request ÷ nginx, 1 KB, c=32", "µs", over("nginx"), 1.30, 1.10),
     Row("S1-16", "CPU per request ÷ nginx, 16 KB, c=8", "µs", over("nginx")),
+    Row("S2", "requests per second of CPU ÷ Go stand-in's, 1 KB, c=32", "/s", over("go-stand-in"), 2.5, 3.3,
+        higher=True),
     Row("S3", "added p50 ÷ relay's added, 1 KB, c=1", "µs", added_over("relay"), 1.35, 1.20),
     Row("S4", "added p99 ÷ nginx's added, 1 KB, c=32, open loop", "µs", added_over("nginx"), 1.25, 1.00),
     Row("S4-closed", "added p99 ÷ nginx's added, 1 KB, c=32, closed loop", "µs", added_over("nginx")),
@@ -66,6 +68,10 @@ ROWS = [
     Row("P1-1", "P/D CPU ÷ own pass-through, 1 KB, c=32", "×", itself, 1.80, 1.60),
     Row("P1-16", "P/D CPU ÷ own pass-through, 16 KB, c=8", "×", itself, 1.60, 1.40),
     Row("P1-256", "P/D CPU ÷ own pass-through, 256 KB, c=8", "×", itself, 1.60, 1.35),
+    Row("P2-1", "P/D requests per second of CPU ÷ Go stand-in's, 1 KB, c=32", "/s", over("go-stand-in"), 2.2, 2.6,
+        higher=True),
+    Row("P2-16", "same, 16 KB, c=8", "/s", over("go-stand-in"), 4.5, 6.0, higher=True),
+    Row("P2-256", "same, 256 KB, c=8", "/s", over("go-stand-in"), 10.0, 14.0, higher=True),
     Row("P3", "P/D added p50 ÷ own pass-through added p50, c=1", "×", itself, 2.30, 2.05),
     Row("C1", "CPU per event ÷ relay, 500 streams", "µs", over("relay"), 1.30, 1.15),
     Row("C1-100", "CPU per event ÷ relay, 100 streams", "µs", over("relay")),
@@ -82,7 +88,7 @@ ROWS = [
 ]
 
 # Metric as selected with --only: all rows that start with it.
-METRICS = ["S1", "S3", "S4", "S5", "P1", "P3", "C1", "C2", "C3", "M1", "M2", "I1", "T1", "B1"]
+METRICS = ["S1", "S2", "S3", "S4", "S5", "P1", "P2", "P3", "C1", "C2", "C3", "M1", "M2", "I1", "T1", "B1"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ class Table:
 
 
 SIDECAR_TABLE = Table(ROWS, ["direct", "relay", "two-leg-relay", "two-leg-relay-at-once", "nginx", "nginx-default", "haproxy",
+                             "go-stand-in",
                              "sidecar", "sidecar-sglang", "sidecar-trtllm", "sidecar-trtllm-generation-first",
                              "sidecar-mooncake", "sidecar-shared-storage"], "sidecar", "compare")
 

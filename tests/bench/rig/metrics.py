@@ -9,6 +9,8 @@ from . import RigError
 from .callgrind import instructions_per_request
 
 _KB = 1024
+# Of P1 and P2: the row's name, connections, bytes of the body.
+_SIZES = (("1", 32, _KB), ("16", 8, 16 * _KB), ("256", 8, 256 * _KB))
 # Whose P/D requests are compared with their own pass-through.
 _FLOORS = ("two-leg-relay", "two-leg-relay-at-once")
 PROTOCOLS = ("sidecar-sglang", "sidecar-trtllm", "sidecar-trtllm-generation-first", "sidecar-mooncake",
@@ -61,6 +63,11 @@ def s1(r):
     r.each("S1", ("sidecar", "nginx", "relay", "haproxy"), measure)
 
 
+def s2(r):
+    r.each("S2", ("sidecar", "go-stand-in"), lambda name: r.put(
+        "S2", name, 1e6 / r.once(r.bench.pass_through, name, 32, _KB)["cpu_us_per_request"]))
+
+
 def s3(r):
     r.each("S3", ("direct", "sidecar", "relay", "nginx", "haproxy"),
            lambda name: r.put("S3", name, r.once(r.bench.pass_through, name, 1, _KB)["p50_us"]))
@@ -96,21 +103,30 @@ def s5(r):
 
 def p1(r):
     def measure(name):
-        for row, connections, size in (("P1-1", 32, _KB), ("P1-16", 8, 16 * _KB), ("P1-256", 8, 256 * _KB)):
-            if name in PROTOCOLS and size > 16 * _KB:
+        for size, connections, body_bytes in _SIZES:
+            if name in PROTOCOLS and size == "256":
                 continue  # copying the body, which is the same for all
-            own = r.once(r.bench.pass_through, name, connections, size)["cpu_us_per_request"]
-            both = r.bench.prefill_decode(name, connections, size)["cpu_us_per_request"]
-            r.put(row, name, both / own)
+            own = r.once(r.bench.pass_through, name, connections, body_bytes)["cpu_us_per_request"]
+            both = r.once(r.bench.prefill_decode, name, connections, body_bytes)["cpu_us_per_request"]
+            r.put(f"P1-{size}", name, both / own)
 
     r.each("P1", ("sidecar",) + _FLOORS + PROTOCOLS, measure)
+
+
+def p2(r):
+    def measure(name):
+        for size, connections, body_bytes in _SIZES:
+            both = r.once(r.bench.prefill_decode, name, connections, body_bytes)["cpu_us_per_request"]
+            r.put(f"P2-{size}", name, 1e6 / both)
+
+    r.each("P2", ("sidecar", "go-stand-in"), measure)
 
 
 def p3(r):
     def measure(name):
         direct = r.once(r.bench.pass_through, "direct", 1, _KB)["p50_us"]
         own = r.once(r.bench.pass_through, name, 1, _KB)["p50_us"]
-        both = r.bench.prefill_decode(name, 1, _KB)["p50_us"]
+        both = r.once(r.bench.prefill_decode, name, 1, _KB)["p50_us"]
         if own <= direct:
             raise RigError("the pass-through adds nothing measurable: too much noise")
         r.put("P3", name, (both - direct) / (own - direct))
@@ -190,7 +206,7 @@ def b1(r):
         r.put("B1-backend", "sidecar", max(sizes.values()) / 1e3)
 
 
-BY_NAME = {"S1": s1, "S3": s3, "S4": s4, "S5": s5, "P1": p1, "P3": p3, "C1": c1, "C2": c2, "C3": c3,
+BY_NAME = {"S1": s1, "S2": s2, "S3": s3, "S4": s4, "S5": s5, "P1": p1, "P2": p2, "P3": p3, "C1": c1, "C2": c2, "C3": c3,
            "M1": m1, "M2": m2, "I1": i1, "T1": t1, "B1": b1}
 
 

@@ -169,6 +169,18 @@ http {{
         return [self.options.nginx, "-p", prefix, "-e", "stderr", "-c", config]
 
 
+class GoStandIn(Product):
+    """A proxy from Go's standard library that edits bodies as trees, for both legs."""
+    chooses_port = True
+    port_pattern = _TOOL_PORT
+
+    def command(self, port, engine_port, single_process=False):
+        return [self.options.tool("bench-go-stand-in"), "--port", str(port), "--upstream-port", str(engine_port)]
+
+    def env(self, port, engine_port):
+        return {**os.environ, "GOMAXPROCS": "1"}
+
+
 class HAProxy(Product):
     def command(self, port, engine_port, single_process=False):
         # It refuses to start where maxconn needs more descriptors than allowed.
@@ -266,6 +278,8 @@ class Options:
             notes["nginx"] = "nginx is not installed"
         if not self.haproxy:
             notes["haproxy"] = "haproxy is not installed"
+        if not os.access(self.tool("bench-go-stand-in"), os.X_OK):
+            notes["go"] = "bench-go-stand-in is not built, so there is no S2 and no P2"
         return notes
 
     def products(self, children, prefill_port):
@@ -276,6 +290,7 @@ class Options:
             Nginx("nginx", children, self, body_in_memory=True),
             Nginx("nginx-default", children, self, body_in_memory=False),
             HAProxy("haproxy", children, self),
+            GoStandIn("go-stand-in", children, self),
             Sidecar("sidecar", children, self),
         ] + protocol_products(children, self, prefill_port)
         missing = self.missing()
