@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import signal
+import statistics
 import time
 import urllib.request
 
@@ -14,6 +15,9 @@ from .products import Running
 _PORT = re.compile(r"listening port=(\d+)")
 _CHAT = "/v1/chat/completions"
 _WARM_UP_MS = 500
+# Two ways that are compared with each other take turns, for this long at a time.
+_TURNS = 6
+_TURN_WARM_UP_MS = 100
 # What a product may call to send bytes; plain write() is left out because it also wakes threads and writes logs.
 _RECEIVE_CALLS = ("recvfrom", "recvmsg", "recvmmsg", "readv")
 _SEND_CALLS = ("sendto", "sendmsg", "sendmmsg", "writev", "splice", "sendfile")
@@ -66,7 +70,8 @@ class Bench:
 
     # --- requests ----------------------------------------------------------------------------------------
 
-    def load(self, target, connections, body_bytes, headers=(), rate=None, requests=None, seconds=None):
+    def load(self, target, connections, body_bytes, headers=(), rate=None, requests=None, seconds=None,
+             warm_up_ms=_WARM_UP_MS):
         seconds = seconds or self.seconds
         command = [self.options.tool("bench-load"), "--port", str(target.port), "--connections", str(connections),
                    "--body-bytes", str(body_bytes), "--filler", self.filler,
@@ -76,7 +81,7 @@ class Bench:
         if requests:
             command += ["--requests", str(requests)]
         else:
-            command += ["--milliseconds", str(int(seconds * 1000)), "--warm-up-ms", str(_WARM_UP_MS)]
+            command += ["--milliseconds", str(int(seconds * 1000)), "--warm-up-ms", str(warm_up_ms)]
         if rate:
             command += ["--rate", str(int(rate))]
         result = self._run_tool("load", command, limit=300 if requests else seconds + 30)
@@ -96,6 +101,29 @@ class Bench:
             self.check_handoffs(name, target)
             result = self.load(target, connections, body_bytes, headers=[self.prefill_header()])
         return self.keep(f"P/D {body_bytes} B c={connections}", name, result)
+
+    def in_turns(self, name, connections, body_bytes):
+        """Pass-through and P/D of one product, and the way without it, in many short turns: the machine's speed changes
+        within seconds by more than what a ratio of two runs could show. The p50 is the median of the turns'."""
+        ways = {"direct": (), "pass-through": (), "P/D": [self.prefill_header()]}
+        turns = {way: [] for way in ways}
+        with self.running(name) as target:
+            self.check_handoffs(name, target)
+            for _ in range(_TURNS):
+                for way, headers in ways.items():
+                    if way == "direct" and connections > 1:
+                        continue  # only latencies are compared with it
+                    turns[way].append(self.load(self.direct_engine if way == "direct" else target, connections, body_bytes,
+                                                headers=headers, seconds=self.seconds / _TURNS, warm_up_ms=_TURN_WARM_UP_MS))
+        results = {}
+        for way, parts in turns.items():
+            if parts:
+                requests, cpu_us = (sum(part[key] for part in parts) for key in ("requests", "cpu_us"))
+                results[way] = self.keep(f"{way} in turns, {body_bytes} B c={connections}", name, {
+                    "requests": requests, "cpu_us": cpu_us, "cpu_us_per_request": cpu_us / requests,
+                    "p50_us": statistics.median(part["p50_us"] for part in parts), "cores": parts[-1]["cores"],
+                    "turns": [part["cpu_us_per_request"] for part in parts]})
+        return results
 
     def check_handoffs(self, name, target):
         """Proves on 100 requests of a fresh product that both legs run: one that ignores the header would shine."""

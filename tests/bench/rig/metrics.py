@@ -106,9 +106,8 @@ def p1(r):
         for size, connections, body_bytes in _SIZES:
             if name in PROTOCOLS and size == "256":
                 continue  # copying the body, which is the same for all
-            own = r.once(r.bench.pass_through, name, connections, body_bytes)["cpu_us_per_request"]
-            both = r.once(r.bench.prefill_decode, name, connections, body_bytes)["cpu_us_per_request"]
-            r.put(f"P1-{size}", name, both / own)
+            ways = r.bench.in_turns(name, connections, body_bytes)
+            r.put(f"P1-{size}", name, ways["P/D"]["cpu_us_per_request"] / ways["pass-through"]["cpu_us_per_request"])
 
     r.each("P1", ("sidecar",) + _FLOORS + PROTOCOLS, measure)
 
@@ -124,9 +123,8 @@ def p2(r):
 
 def p3(r):
     def measure(name):
-        direct = r.once(r.bench.pass_through, "direct", 1, _KB)["p50_us"]
-        own = r.once(r.bench.pass_through, name, 1, _KB)["p50_us"]
-        both = r.once(r.bench.prefill_decode, name, 1, _KB)["p50_us"]
+        ways = r.bench.in_turns(name, 1, _KB)
+        direct, own, both = (ways[way]["p50_us"] for way in ("direct", "pass-through", "P/D"))
         if own <= direct:
             raise RigError("the pass-through adds nothing measurable: too much noise")
         r.put("P3", name, (both - direct) / (own - direct))
