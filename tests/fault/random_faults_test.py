@@ -8,7 +8,6 @@ The seed is printed; HANDOFF_TEST_SEED repeats a run (the machine's timing aside
 """
 
 import asyncio
-import collections
 import json
 import os
 import pathlib
@@ -23,16 +22,15 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "mock_engine")]
 
 import faults  # noqa: E402
 import shapes  # noqa: E402
+from clients import LATE, Clients  # noqa: E402
 from fault_engines import CONNECTOR, ENGINE, SANITIZED, TRTLLM, Engines, check_engines  # noqa: E402
 from sidecar_process import SidecarProcess  # noqa: E402
-from wire import Broken, Connection, Nonsense  # noqa: E402
+from wire import Broken, Connection  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("HANDOFF_BIN", HERE.parent.parent / "build/release/bin"))
 EXCHANGES = int(os.environ.get("HANDOFF_FAULT_EXCHANGES", "3000"))
 CLIENTS = int(os.environ.get("HANDOFF_FAULT_CLIENTS", "48"))
 
-# An answer must come within this, whatever the faults: far above every time-out below.
-ANSWER_LIMIT = 60.0
 SETTINGS = {
     "DYN_SIDECAR_THREADS": "2",
     "DYN_SIDECAR_CONNECT_TIMEOUT_MS": "2000",
@@ -48,10 +46,6 @@ SETTINGS = {
 if SANITIZED:  # everything takes longer, the faults too
     SETTINGS.update(DYN_SIDECAR_READ_TIMEOUT_MS="8000", DYN_SIDECAR_PREFILL_DEADLINE_MS="15000",
                     DYN_SIDECAR_CLIENT_HEADER_TIMEOUT_MS="20000")
-
-
-# Said of an answer that may only be if the machine held an engine up for longer than the read time-out.
-LATE = "late"
 
 
 class Request:
@@ -159,8 +153,11 @@ class Request:
         return self.is_stormy() or (fault is not None and fault.may != faults.HARMLESS)
 
 
-class Run:
+class Run(Clients):
+    answer_limit = 60.0  # far above every time-out in SETTINGS
+
     def __init__(self, seed, log_path):
+        super().__init__()
         self.seed = seed
         self.rng = random.Random(seed)
         self.engines = Engines(seed, log_path.parent)
@@ -183,20 +180,23 @@ class Run:
             raise
         self.palette = shapes.make_palette(self.rng, self.engines.decode, 200, "vllm" if CONNECTOR else ENGINE)
         self.others = shapes.others(ENGINE)
-        self.wrong = []
-        self.counts = collections.Counter()
-        self.next_number = 0
         self.abandoned = 0  # requests that may or may not have been seen as such
         self.answered = 0
-        self.late = 0
+
+    @property
+    def port(self):
+        return self.sidecar.port
+
+    def is_over(self):
+        return self.next_number >= EXCHANGES or len(self.wrong) >= 20 or not self.sidecar.alive()
+
+    def ended(self, request, answered):
+        self.answered += answered
 
     @staticmethod
     def needs_prefill(shape):
         """Alone, such a decode engine has no answer."""
         return ENGINE == "sglang" and not shape.local
-
-    def complain(self, request, what):
-        self.wrong.append(f"{request.describe() if request else 'connection'}: {what}")
 
     def request(self, rng):
         self.next_number += 1
@@ -204,58 +204,15 @@ class Run:
 
     # ------------------------------------------------------------------------------------------------- clients
 
-    async def client(self, seed):
-        rng = random.Random(seed)
-        ways = {self.steady: 10, self.pipelined: 4, self.cancelling: 6, self.old_version: 2, self.slow_reader: 2,
+    def ways(self):
+        return {self.with_pauses: 10, self.pipelined: 4, self.cancelling: 6, self.old_version: 2, self.slow_reader: 2,
                 self.slow_writer: 2, self.half_closing: 2, self.cut_head: 1}
-        while self.next_number < EXCHANGES and len(self.wrong) < 20 and self.sidecar.alive():
-            way = rng.choices(list(ways), list(ways.values()))[0]
-            try:
-                await asyncio.wait_for(way(rng), ANSWER_LIMIT * 2)
-            except asyncio.TimeoutError:
-                self.complain(None, f"{way.__name__}: no end")
-            except (Broken, Nonsense, OSError) as error:
-                self.complain(None, f"{way.__name__}: {error!r}")
 
-    async def read_one(self, connection, request):
-        """Reads and judges an answer. True if the connection goes on."""
-        try:
-            answer = await asyncio.wait_for(connection.read_answer(request.shape.method), ANSWER_LIMIT)
-        except asyncio.TimeoutError:
-            self.complain(request, "no answer")
-            return False
-        except Broken as error:
-            self.counts["broken"] += 1
-            self.answered += 1
-            if not request.may_break():
-                self.complain(request, f"broken: {error}")
-            return False
-        except Nonsense as error:
-            self.complain(request, f"not HTTP: {error}")
-            return False
-        self.answered += 1
-        self.counts[answer.status] += 1
-        wrong = request.judge(answer)
-        if wrong == LATE:
-            self.late += 1
-        elif wrong:
-            self.complain(request, wrong)
-        return answer.keep_alive
-
-    async def steady(self, rng):
-        connection = await Connection.open(self.sidecar.port)
-        for _ in range(rng.randint(1, 8)):
-            request = self.request(rng)
-            connection.send(request.wire())
-            if not await self.read_one(connection, request):
-                break
-            await connection.nothing_more()
-            if rng.random() < 0.1:
-                await asyncio.sleep(rng.random() * 0.3)
-        connection.close()
+    async def with_pauses(self, rng):
+        await self.steady(rng, pause=0.3)
 
     async def pipelined(self, rng):
-        connection = await Connection.open(self.sidecar.port)
+        connection = await Connection.open(self.port)
         requests = [self.request(rng) for _ in range(rng.randint(2, 4))]
         wire = b"".join(request.wire() for request in requests)
         if rng.random() < 0.5:
@@ -274,7 +231,7 @@ class Run:
         connection.close()
 
     async def cancelling(self, rng):
-        connection = await Connection.open(self.sidecar.port)
+        connection = await Connection.open(self.port)
         request = self.request(rng)
         self.abandoned += 1
         wire = request.wire()
@@ -299,7 +256,7 @@ class Run:
             return False
 
     async def old_version(self, rng):
-        connection = await Connection.open(self.sidecar.port)
+        connection = await Connection.open(self.port)
         request = self.request(rng)
         request.version = "1.0"
         if rng.random() < 0.5:
@@ -309,7 +266,7 @@ class Run:
         connection.close()
 
     async def slow_reader(self, rng):
-        connection = await Connection.open(self.sidecar.port, slow=True)
+        connection = await Connection.open(self.port, slow=True)
         connection.pause = 0.003
         request = self.request(rng)
         request.headers.append(("connection", "close"))
@@ -318,7 +275,7 @@ class Run:
         connection.close()
 
     async def slow_writer(self, rng):
-        connection = await Connection.open(self.sidecar.port)
+        connection = await Connection.open(self.port)
         request = self.request(rng)
         wire = request.wire()
         at = 0
@@ -331,23 +288,16 @@ class Run:
         connection.close()
 
     async def half_closing(self, rng):
-        # Counts as leaving: an answer may come or not, but it may not be a wrong one.
-        connection = await Connection.open(self.sidecar.port)
+        connection = await Connection.open(self.port)
         request = self.request(rng)
         self.abandoned += 1
         connection.send(request.wire())
         connection.finish_sending()
-        try:
-            answer = await asyncio.wait_for(connection.read_answer(request.shape.method), ANSWER_LIMIT)
-            wrong = request.judge(answer)
-            if wrong and wrong != LATE:
-                self.complain(request, wrong)
-        except Broken:
-            pass
+        await self.read_after_leaving(connection, request)
         connection.close()
 
     async def cut_head(self, rng):
-        connection = await Connection.open(self.sidecar.port)
+        connection = await Connection.open(self.port)
         request = self.request(rng)
         self.abandoned += 1
         wire = request.wire()
@@ -373,7 +323,7 @@ class Run:
     async def exchanges(self):
         over = asyncio.Event()
         storm = asyncio.create_task(self.storm(self.rng.getrandbits(32), over))
-        await asyncio.gather(*(self.client(self.rng.getrandbits(32)) for _ in range(CLIENTS)))
+        await asyncio.gather(*(self.client(self.rng.getrandbits(32), self.ways()) for _ in range(CLIENTS)))
         over.set()
         await storm
 
@@ -383,7 +333,7 @@ class Run:
         streams = [shape for shape in self.palette if shape.stream]
         pairs = []
         for _ in range(20):
-            connection = await Connection.open(self.sidecar.port)
+            connection = await Connection.open(self.port)
             request = self.request(rng)
             request.shape = rng.choice(streams)
             request.prefill_fault = request.decode_fault = None

@@ -10,7 +10,6 @@ HANDOFF_FAULT_ENGINE the protocol.
 """
 
 import asyncio
-import collections
 import concurrent.futures
 import json
 import os
@@ -26,32 +25,31 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "mock_engine"), str(HERE.parent / "
 
 import faults  # noqa: E402
 import shapes  # noqa: E402
+from clients import Clients  # noqa: E402
 from harness.stack import answered, chat, expected_text, report, start_stack, wait_tidy  # noqa: E402
-from stack_requests import LATE, PICKER_DIED, StackRequest  # noqa: E402
+from stack_requests import PICKER_DIED, StackRequest  # noqa: E402
 from stack_storm import Storm  # noqa: E402
-from wire import Broken, Connection, Nonsense  # noqa: E402
+from wire import Broken, Connection  # noqa: E402
 
 EXCHANGES = int(os.environ.get("HANDOFF_FAULT_EXCHANGES", "500"))
 ENGINE = os.environ.get("HANDOFF_FAULT_ENGINE", "vllm")
 CLIENTS = int(os.environ.get("HANDOFF_FAULT_CLIENTS", "16"))
 SANITIZED = os.environ.get("HANDOFF_SANITIZED", "") != ""
 
-# An answer must come within this, whatever the faults: far above every time-out below.
-ANSWER_LIMIT = 90.0
 LEASE_SCALE = "0.5"  # of 30 s: above what a healthy handoff can take, short enough to wait for
 SIDECAR_FLAGS = ("--connect-timeout-ms", "2000", "--read-timeout-ms", "8000" if SANITIZED else "4000",
                  "--prefill-deadline-ms", "15000" if SANITIZED else "8000", "--max-prefill-response-bytes", "2097152",
                  "--drain-delay-ms", "3000", "--drain-timeout-ms", "50000", "--ready-interval-ms", "50")
 
 
-class Run:
+class Run(Clients):
+    answer_limit = 90.0  # far above every time-out in SIDECAR_FLAGS
+    patience = 8
+
     def __init__(self, seed):
+        super().__init__()
         self.rng = random.Random(seed)
-        self.counts = collections.Counter()
-        self.wrong = []
-        self.late = 0
-        self.next_number = 0
-        self.ended = 0
+        self.gone = 0  # exchanges that have ended
         self._open_incidents = []
         self._under_way = set()
         self._waiting = []
@@ -134,23 +132,20 @@ class Run:
         if count == 0 or self.is_over():
             return
         done = asyncio.get_running_loop().create_future()
-        self._waiting.append((self.ended + count, done))
+        self._waiting.append((self.gone + count, done))
         await done
 
     def _one_more(self):
-        self.ended += 1
+        self.gone += 1
         over = self.is_over()
-        due = [done for at, done in self._waiting if over or at <= self.ended]
-        self._waiting = [(at, done) for at, done in self._waiting if not (over or at <= self.ended)]
+        due = [done for at, done in self._waiting if over or at <= self.gone]
+        self._waiting = [(at, done) for at, done in self._waiting if not (over or at <= self.gone)]
         for done in due:
             if not done.done():
                 done.set_result(None)
 
     def is_over(self):
         return self.next_number >= EXCHANGES or len(self.wrong) >= 20
-
-    def complain(self, request, what):
-        self.wrong.append(f"{request.describe() if request else 'connection'}: {what}")
 
     def request(self, rng):
         self.next_number += 1
@@ -159,16 +154,26 @@ class Run:
         self._under_way.add(request)
         return request
 
+    def ended(self, request, answered):
+        self.leave(request)
+
+    async def judged(self):
+        await self.calm()
+
+    @property
+    def port(self):
+        return self.stack.port
+
     def leave(self, request):
         self._under_way.discard(request)
         self._one_more()
 
     async def probe(self):
         """Whether a harmless request is answered now."""
-        connection = await Connection.open(self.stack.port)
+        connection = await Connection.open(self.port)
         try:
             connection.send(b"GET /v1/models HTTP/1.1\r\nhost: stack.test\r\n\r\n")
-            return (await asyncio.wait_for(connection.read_answer("GET"), ANSWER_LIMIT)).status == 200
+            return (await asyncio.wait_for(connection.read_answer("GET"), self.answer_limit)).status == 200
         except Broken:
             return False
         finally:
@@ -176,59 +181,12 @@ class Run:
 
     # ----------------------------------------------------------------------------------------------------- clients
 
-    async def client(self, seed):
-        rng = random.Random(seed)
-        ways = {self.steady: 10, self.pipelined: 3, self.cancelling: 7, self.slow_reader: 2, self.dribbling: 2,
+    def ways(self):
+        return {self.steady: 10, self.pipelined: 3, self.cancelling: 7, self.slow_reader: 2, self.dribbling: 2,
                 self.half_closing: 1}
-        while not self.is_over():
-            way = rng.choices(list(ways), list(ways.values()))[0]
-            try:
-                await asyncio.wait_for(way(rng), ANSWER_LIMIT * 8)
-            except asyncio.TimeoutError:
-                self.complain(None, f"{way.__name__}: no end")
-            except (Broken, Nonsense, OSError) as error:
-                self.complain(None, f"{way.__name__}: {error!r}")
-
-    async def read_one(self, connection, request):
-        """Reads and judges an answer. True if the connection goes on."""
-        try:
-            answer = await asyncio.wait_for(connection.read_answer(request.shape.method), ANSWER_LIMIT)
-        except asyncio.TimeoutError:
-            self.complain(request, "no answer")
-            return False
-        except Broken as error:
-            self.counts["broken"] += 1
-            if not request.may_break():
-                self.complain(request, f"broken: {error}")
-            return False
-        except Nonsense as error:
-            self.complain(request, f"not HTTP: {error}")
-            return False
-        finally:
-            self.leave(request)
-        self.counts[answer.status] += 1
-        self.note(request, request.judge(answer))
-        await self.calm()
-        return answer.keep_alive
-
-    def note(self, request, verdict):
-        if verdict == LATE:
-            self.late += 1
-        elif verdict:
-            self.complain(request, verdict)
-
-    async def steady(self, rng):
-        connection = await Connection.open(self.stack.port)
-        for _ in range(rng.randint(1, 8)):
-            request = self.request(rng)
-            connection.send(request.wire())
-            if not await self.read_one(connection, request):
-                break
-            await connection.nothing_more()
-        connection.close()
 
     async def pipelined(self, rng):
-        connection = await Connection.open(self.stack.port)
+        connection = await Connection.open(self.port)
         requests = [self.request(rng) for _ in range(rng.randint(2, 4))]
         connection.send(b"".join(request.wire() for request in requests))
         while requests:
@@ -241,7 +199,7 @@ class Run:
         connection.close()
 
     async def cancelling(self, rng):
-        connection = await Connection.open(self.stack.port)
+        connection = await Connection.open(self.port)
         request = self.request(rng)
         wire = request.wire()
         when = rng.random()
@@ -281,7 +239,7 @@ class Run:
 
     async def slow_reader(self, rng):
         """Takes its answer piece by piece, each when another exchange has ended, for a while."""
-        connection = await Connection.open(self.stack.port, slow=True)
+        connection = await Connection.open(self.port, slow=True)
         request = self.request(rng)
         connection.send(request.wire())
         await self._either(self.exchanges_more(rng.choice((1, 3, 10))))
@@ -289,7 +247,7 @@ class Run:
         connection.close()
 
     async def dribbling(self, rng):
-        connection = await Connection.open(self.stack.port)
+        connection = await Connection.open(self.port)
         request = self.request(rng)
         wire = request.wire()
         at = 0
@@ -307,23 +265,18 @@ class Run:
         connection.close()
 
     async def half_closing(self, rng):
-        # Counts as leaving: an answer may come or not, but it may not be a wrong one.
-        connection = await Connection.open(self.stack.port)
+        connection = await Connection.open(self.port)
         request = self.request(rng)
         connection.send(request.wire())
         connection.finish_sending()
-        try:
-            answer = await asyncio.wait_for(connection.read_answer(request.shape.method), ANSWER_LIMIT)
-            self.note(request, request.judge(answer))
-        except Broken:
-            pass
+        await self.read_after_leaving(connection, request)
         connection.close()
         self.leave(request)
 
     async def exchanges(self):
         over = asyncio.Event()
         storm = asyncio.create_task(Storm(self, random.Random(self.rng.getrandbits(32))).blow(over))
-        clients = asyncio.gather(*(self.client(self.rng.getrandbits(32)) for _ in range(CLIENTS)))
+        clients = asyncio.gather(*(self.client(self.rng.getrandbits(32), self.ways()) for _ in range(CLIENTS)))
         done, _ = await asyncio.wait([storm, clients], return_when=asyncio.FIRST_COMPLETED)
         if storm in done:  # only by a failure
             clients.cancel()

@@ -4,6 +4,7 @@ import json
 
 import faults
 import shapes
+from clients import LATE
 
 PICKER_DIED = "Endpoint Picker died"
 # What happens to parts of the stack, and what a request may be told that was under way when it began.
@@ -14,8 +15,6 @@ INCIDENTS = {
     "sidecar died": UPSTREAM,
     PICKER_DIED: (500, 503, 504),  # Envoy's own answers, and those of one that is starting
 }
-# Said of what may only be if the machine held a healthy part up for longer than its time-out.
-LATE = "late"
 
 
 class StackRequest:
