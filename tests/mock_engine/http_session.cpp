@@ -4,6 +4,7 @@
 
 #include <array>
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/multiple_exceptions.hpp>
 #include <boost/asio/socket_base.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -45,6 +46,19 @@ HeaderList raw_headers(const std::string& head) {
 bool has_left(int descriptor) {
   pollfd state{descriptor, POLLRDHUP, 0};
   return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+// Whether two waits for either of two things were given up together.
+bool was_abandoned(const std::exception& error) {
+  const auto* both = dynamic_cast<const net::multiple_exceptions*>(&error);
+  if (both == nullptr) return false;
+  try {
+    std::rethrow_exception(both->first_exception());
+  } catch (const boost::system::system_error&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -252,6 +266,7 @@ Awaitable<HttpSession::AnswerEnd> HttpSession::dispatch_to_end(Exchange& exchang
     // Abandoned while it waited for something; destructors have settled the request.
     co_return AnswerEnd::kClose;
   } catch (const std::exception& error) {
+    if (was_abandoned(error)) co_return AnswerEnd::kClose;
     std::fprintf(stderr, "mock-engine: %s: %s\n", exchange.path.c_str(), error.what());
     co_return AnswerEnd::kReset;
   }
