@@ -24,7 +24,9 @@ void log_leg(telemetry::LogLine& line, FieldName status_key, FieldName failure_k
 }
 
 telemetry::Level level_of(const ExchangeRecord& record) {
-  if (record.is_probe && record.status < 400) return telemetry::Level::debug;
+  // A probe asks every second: what changes its answer has a line of its own.
+  const bool is_known = record.status < 400 || record.status == 503;
+  if (record.is_probe && is_known) return telemetry::Level::debug;
   if (record.outcome == ExchangeOutcome::broken || record.status >= 500) return telemetry::Level::warn;
   return telemetry::Level::info;
 }

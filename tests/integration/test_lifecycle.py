@@ -66,6 +66,15 @@ def test_probes_reach_no_engine_and_are_not_logged(rig):
     assert "/health" not in [line.fields.get("path") for line in rig.sidecar.lines if line.name == "exchange"]
 
 
+def test_probes_of_an_engine_that_is_away_fill_no_log(own):
+    sidecar = own.sidecar(1)
+    sidecar.wait_log("engine_health", healthy="false")
+    assert [get(sidecar, "/ready").status, get(sidecar, "/readyz", admin=True).status] == [503, 503]
+    assert get(sidecar, "/v1/models").status == 502
+    sidecar.wait_log("exchange", path="/v1/models")
+    assert [line.fields["path"] for line in sidecar.lines if line.name == "exchange"] == ["/v1/models"]
+
+
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/metrics"])
 def test_admin_port_serves_only_its_own(rig, path):
     assert get(rig.sidecar, path, admin=True).status == 404
