@@ -40,7 +40,7 @@ struct Booking {
   std::uint64_t attempt = 0;
   SelectionFacts facts;
   std::shared_ptr<const WorkerRecord> worker;
-  std::weak_ptr<const Lease::Token> lease;
+  std::weak_ptr<const void> lease;
   // Since when nobody holds its lease, as far as a sweep saw; progress reports restart it.
   std::optional<SteadyTime> orphaned_at;
 

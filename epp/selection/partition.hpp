@@ -122,7 +122,7 @@ class Partition : public std::enable_shared_from_this<Partition> {
     std::uint64_t party = 0;
   };
   // Answers `done` now, or keeps it and returns where it waits.
-  std::optional<Waiting> submit(PreparedRequest request, SelectionCallback done);
+  std::optional<Waiting> submit(PreparedRequest&& request, SelectionCallback&& done);
   bool cancel(Waiting waiting);
   Result<Selection> reserve(PreparedRequest request, const ReservationRequest& explicit_request);
 

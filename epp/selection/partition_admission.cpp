@@ -21,7 +21,7 @@ bool allows(const SelectRequest& request, WorkerRank rank) {
 
 }  // namespace
 
-std::optional<Partition::Waiting> Partition::submit(PreparedRequest request, SelectionCallback done) {
+std::optional<Partition::Waiting> Partition::submit(PreparedRequest&& request, SelectionCallback&& done) {
   After after;
   std::optional<Waiting> waiting;
   {
@@ -110,12 +110,11 @@ Result<Selection> Partition::repeat(Booking& booking, const PreparedRequest& req
   selection.repeated = true;
   selection.attempt = booking.attempt;
   selection.load = load_of(booking.slot);
-  auto token = booking.lease.lock();
-  if (token == nullptr) {
-    token = std::make_shared<const Lease::Token>();
-    booking.lease = token;
+  selection.lease = Lease(booking.lease.lock());
+  if (!selection.lease) {
+    selection.lease = Lease::make();
+    booking.lease = selection.lease.watch();
   }
-  selection.lease = Lease(std::move(token));
   return selection;
 }
 
@@ -327,10 +326,14 @@ void Partition::book(PreparedRequest& request, RankTable::Slot slot, const Early
   load.tracks_blocks = config_.options.track_blocks;
 
   Booking& booking = ledger_.book(request.request.selection_id, slot, load);
-  const auto token = std::make_shared<const Lease::Token>();
   booking.facts = facts;
   booking.worker = selection.worker;
-  booking.lease = token;
+  if (request.request.holder) {
+    booking.lease = std::move(*request.request.holder);
+  } else {
+    selection.lease = Lease::make();
+    booking.lease = selection.lease.watch();
+  }
   if (early.output_tokens > 0) {
     ledger_.report_output(booking, early.output_tokens, config_.track_output_blocks);
   }
@@ -339,7 +342,6 @@ void Partition::book(PreparedRequest& request, RankTable::Slot slot, const Early
   }
   selection.booked = true;
   selection.attempt = booking.attempt;
-  selection.lease = Lease(token);
   if (config_.kv_fetch_hints) selection.kv_hint = fetch_hint(request, slot, selection);
   cache_.erase(*booking.id);
   ++stats_.bookings;

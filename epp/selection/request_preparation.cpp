@@ -189,8 +189,10 @@ Result<PreparedRequest> prepare(SelectRequest&& request, bool book, const Partit
   out.cost.track_prefill = overrides.track_prefill_tokens.value_or(config.options.track_prefill_tokens);
   out.cost.decode_role = config.role == SelectorRole::kDecode;
 
-  const std::string& seed = out.request.tie_seed.empty() ? out.request.selection_id : out.request.tie_seed;
+  const std::string_view seed =
+      out.request.tie_seed.empty() ? std::string_view(out.request.selection_id) : out.request.tie_seed;
   out.request_hash = hash_text(seed);
+  out.request.tie_seed = {};
   if (auto& allowed = out.request.allowed_workers) std::sort(allowed->begin(), allowed->end());
   return out;
 }

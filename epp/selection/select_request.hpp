@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -69,7 +71,8 @@ struct SelectRequest {
   std::string routing_group = "default";
   // Names the reservation, and seeds the tie-break. Made up when empty.
   std::string selection_id;
-  std::string tie_seed;  // seeds the tie-break instead, for ids that differ from run to run
+  // Seeds the tie-break instead, for ids that differ from run to run. Read during the call only.
+  std::string_view tie_seed;
   Prompt prompt;
   CostOverride overrides;
   std::optional<std::uint32_t> expected_output_tokens;
@@ -86,6 +89,10 @@ struct SelectRequest {
   RoutingConstraints constraints;
   // Block ranges [first, last) that a shared cache holds, ascending.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> shared_cache_hits;
+
+  // Who holds the reservation: it is no orphan while that lives, and the answer brings no lease. Absent: the
+  // answer's lease does.
+  std::optional<std::weak_ptr<const void>> holder;
 
   bool advisory = false;              // select only: the current state, without waiting
   bool explain = false;               // attach an Explanation

@@ -53,14 +53,16 @@ struct Explanation {
 // last one goes without a free, it is an orphan: it expires after active_request_expiry and is counted.
 class Lease {
  public:
-  struct Token {};
   Lease() = default;
-  explicit Lease(std::shared_ptr<const Token> token) : token_(std::move(token)) {}
+  explicit Lease(std::shared_ptr<const void> token) : token_(std::move(token)) {}
+  // One that nobody holds yet.
+  static Lease make() { return Lease(std::make_shared<const char>()); }
+  std::weak_ptr<const void> watch() const { return token_; }
   explicit operator bool() const { return token_ != nullptr; }
   void reset() { token_.reset(); }
 
  private:
-  std::shared_ptr<const Token> token_;
+  std::shared_ptr<const void> token_;
 };
 
 // Overlap of the chosen rank in tokens. Cumulative: device <= host <= disk.
@@ -118,7 +120,7 @@ struct Selection {
   std::vector<std::uint64_t> sequence_hashes;  // with return_booking_facts
   std::unique_ptr<Explanation> explanation;    // with explain
   std::unique_ptr<KvFetchHint> kv_hint;  // with a booking, where another worker holds more of the prompt
-  Lease lease;                           // with a booking
+  Lease lease;                           // with a booking, unless the request named its holder
 };
 
 }  // namespace handoff::epp

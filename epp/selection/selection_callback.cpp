@@ -8,17 +8,21 @@ thread_local AnswerBatch* running_batch = nullptr;
 }  // namespace
 
 void AnswerBatch::give() {
-  if (answers_.empty()) return;
+  if (empty()) return;
   if (running_batch != nullptr) {
-    for (Answer& answer : answers_) running_batch->answers_.push_back(std::move(answer));
-    answers_.clear();
+    if (first_) running_batch->add(std::move(first_->callback), std::move(first_->result));
+    for (Answer& answer : more_) running_batch->add(std::move(answer.callback), std::move(answer.result));
+    first_.reset();
+    more_.clear();
     return;
   }
   running_batch = this;
-  // Callbacks may append while this runs, so batches are taken off whole until nothing new came.
-  while (!answers_.empty()) {
-    std::vector<Answer> current = std::exchange(answers_, {});
-    for (Answer& answer : current) answer.callback(std::move(answer.result));
+  // Callbacks may append while this runs, so answers are taken off until nothing new came.
+  while (!empty()) {
+    std::optional<Answer> first = std::exchange(first_, std::nullopt);
+    std::vector<Answer> more = std::exchange(more_, {});
+    if (first) first->callback(std::move(first->result));
+    for (Answer& answer : more) answer.callback(std::move(answer.result));
   }
   running_batch = nullptr;
 }

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <new>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -11,31 +14,72 @@ namespace handoff::epp {
 
 // Receives the answer of one selection, exactly once, on whatever thread made it possible: the caller's
 // before the call returns, or later the one that freed capacity, cancelled, or ran maintain(). No lock of the
-// service is held. It must not throw. Move-only, so that it can own a coroutine handler or a stream.
+// service is held. It must not throw. Move-only, so that it can own a coroutine handler or a stream; a small
+// one is kept in place.
 class SelectionCallback {
  public:
   SelectionCallback() = default;
   template <typename F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, SelectionCallback> &&
              std::is_invocable_v<F&, Result<Selection>>)
-  SelectionCallback(F function)  // NOLINT(google-explicit-constructor): any function is one
-      : holder_(std::make_unique<Holder<F>>(std::move(function))) {}
+  SelectionCallback(F function) {  // NOLINT(google-explicit-constructor): any function is one
+    if constexpr (kFits<F>) {
+      new (space_) InPlace<F>(std::move(function));
+    } else {
+      new (space_) InPlace<Elsewhere<F>>(Elsewhere<F>{std::make_unique<F>(std::move(function))});
+    }
+    filled_ = true;
+  }
+  SelectionCallback(SelectionCallback&& other) noexcept { take(other); }
+  SelectionCallback& operator=(SelectionCallback&& other) noexcept {
+    if (this == &other) return *this;
+    reset();
+    take(other);
+    return *this;
+  }
+  SelectionCallback(const SelectionCallback&) = delete;
+  SelectionCallback& operator=(const SelectionCallback&) = delete;
+  ~SelectionCallback() { reset(); }
 
-  explicit operator bool() const { return holder_ != nullptr; }
-  void operator()(Result<Selection> result) { holder_->call(std::move(result)); }
+  explicit operator bool() const { return filled_; }
+  void operator()(Result<Selection>&& result) { held().call(std::move(result)); }
 
  private:
-  struct Base {
-    virtual ~Base() = default;
-    virtual void call(Result<Selection> result) = 0;
+  struct Held {
+    virtual ~Held() = default;
+    virtual void call(Result<Selection>&& result) = 0;
+    virtual void move_to(std::byte* space) noexcept = 0;
   };
   template <typename F>
-  struct Holder final : Base {
-    explicit Holder(F value) : function(std::move(value)) {}
-    void call(Result<Selection> result) override { function(std::move(result)); }
+  struct InPlace final : Held {
+    explicit InPlace(F value) : function(std::move(value)) {}
+    void call(Result<Selection>&& result) override { function(std::move(result)); }
+    void move_to(std::byte* space) noexcept override { new (space) InPlace(std::move(function)); }
     F function;
   };
-  std::unique_ptr<Base> holder_;
+  template <typename F>
+  struct Elsewhere {
+    void operator()(Result<Selection>&& result) { (*function)(std::move(result)); }
+    std::unique_ptr<F> function;
+  };
+  static constexpr std::size_t kSpace = 5 * sizeof(void*);
+  template <typename F>
+  static constexpr bool kFits = sizeof(InPlace<F>) <= kSpace && alignof(InPlace<F>) <= alignof(void*) &&
+                                std::is_nothrow_move_constructible_v<F>;
+
+  Held& held() { return *std::launder(reinterpret_cast<Held*>(space_)); }
+  void reset() {
+    if (std::exchange(filled_, false)) held().~Held();
+  }
+  void take(SelectionCallback& other) noexcept {
+    if (!other.filled_) return;
+    other.held().move_to(space_);
+    filled_ = true;
+    other.reset();
+  }
+
+  alignas(void*) std::byte space_[kSpace];
+  bool filled_ = false;
 };
 
 // Answers found under a lock, to be given after it.
@@ -44,14 +88,20 @@ class SelectionCallback {
 // queue. Nested batches of one thread are therefore appended to the running one instead of recursing.
 class AnswerBatch {
  public:
-  void add(SelectionCallback callback, Result<Selection> result) {
-    if (callback) answers_.push_back({std::move(callback), std::move(result)});
+  void add(SelectionCallback&& callback, Result<Selection>&& result) {
+    if (!callback) return;
+    if (!first_ && more_.empty()) {
+      first_.emplace(std::move(callback), std::move(result));
+    } else {
+      more_.emplace_back(std::move(callback), std::move(result));
+    }
   }
-  bool empty() const { return answers_.empty(); }
+  bool empty() const { return !first_ && more_.empty(); }
   // Selections that are still to be given.
   template <typename Visit>
   void for_each_selection(Visit&& visit) {
-    for (Answer& answer : answers_) {
+    if (first_ && first_->result) visit(*first_->result);
+    for (Answer& answer : more_) {
       if (answer.result) visit(*answer.result);
     }
   }
@@ -59,10 +109,14 @@ class AnswerBatch {
 
  private:
   struct Answer {
+    Answer(SelectionCallback&& to, Result<Selection>&& what)
+        : callback(std::move(to)), result(std::move(what)) {}
     SelectionCallback callback;
     Result<Selection> result;
   };
-  std::vector<Answer> answers_;
+  // Nearly always there is one, which then needs no memory of its own.
+  std::optional<Answer> first_;
+  std::vector<Answer> more_;
 };
 
 }  // namespace handoff::epp

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -54,8 +55,11 @@ template <typename T>
 class Result {
  public:
   // Implicit, so that functions just return one or the other.
-  Result(T value)  // NOLINT(google-explicit-constructor)
+  Result(T&& value)  // NOLINT(google-explicit-constructor)
       : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(const T& value)  // NOLINT(google-explicit-constructor)
+    requires std::is_copy_constructible_v<T>
+      : state_(std::in_place_index<0>, value) {}
   Result(SelectionError error)  // NOLINT(google-explicit-constructor)
       : state_(std::in_place_index<1>, std::move(error)) {}
   Result(SelectionErrorCode code, std::string message)

@@ -306,7 +306,7 @@ Result<PreparedRequest> SelectionService::prepare_for(SelectRequest&& request, b
 PendingSelection SelectionService::start(SelectRequest&& request, bool book, SelectionCallback done) {
   const auto refuse = [&](SelectionError error) {
     AnswerBatch answers;
-    answers.add(std::move(done), std::move(error));
+    answers.add(std::move(done), Result<Selection>(std::move(error)));
     answers.give();
     return PendingSelection();
   };

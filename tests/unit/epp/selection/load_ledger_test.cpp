@@ -114,8 +114,8 @@ TEST(LoadLedger, BlocksBeyondTheBoundCountUnshared) {
 TEST(LoadLedger, SweepsOnlyWhatNobodyHolds) {
   LoadLedger ledger(10);
   const SteadyTime start;
-  auto lease = std::make_shared<const Lease::Token>();
-  ledger.book("held", 0, load_of(1, {}, 1)).lease = lease;
+  Lease lease = Lease::make();
+  ledger.book("held", 0, load_of(1, {}, 1)).lease = lease.watch();
   ledger.book("orphan", 0, load_of(1, {}, 1));
   bool done = false;
   EXPECT_TRUE(ledger.sweep(start, seconds(300), 10, done).empty());
