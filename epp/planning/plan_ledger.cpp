@@ -18,6 +18,16 @@ std::string_view to_string(Leg leg) {
   return leg == Leg::kPrefill ? "prefill" : "destination";
 }
 
+namespace {
+
+std::string reservation_id(std::string_view plan, Leg leg) {
+  std::string id(plan);
+  id += leg == Leg::kPrefill ? "/p" : "/d";
+  return id;
+}
+
+}  // namespace
+
 std::string_view to_string(PlanState state) {
   switch (state) {
     case PlanState::kReserving:
@@ -38,7 +48,7 @@ Plan::Plan(Token, PlanLedger& ledger, std::string id) : ledger_(ledger), id_(std
 
 Plan::~Plan() {
   close();
-  ledger_.forget(id_);
+  ledger_.forget(*this);
 }
 
 PlanState Plan::state() const {
@@ -46,21 +56,21 @@ PlanState Plan::state() const {
   return state_;
 }
 
-void Plan::reserve(std::vector<Wish> round, std::function<void(BookingOutcome)> done) {
+void Plan::reserve(std::span<Wish> round, std::shared_ptr<BookingListener> listener) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == PlanState::kClosed) return;
     state_ = PlanState::kReserving;
-    done_ = std::move(done);
+    listener_ = std::move(listener);
     // All of the round are pending before the first is asked for, as answers may come at once.
     for (Wish& wish : round) {
       Slot& mine = slot(wish.leg);
       mine.state = LegState::kPending;
       mine.may_lack_workers = wish.may_lack_workers;
       mine.service = wish.service;
-      mine.reservation_id.reserve(id_.size() + 16);
-      mine.reservation_id.append(id_).append(1, '/').append(to_string(wish.leg));
+      mine.reservation_id = reservation_id(id_, wish.leg);
       wish.request.selection_id = mine.reservation_id;
+      wish.request.holder = weak_from_this();
     }
   }
   for (Wish& wish : round) {
@@ -70,7 +80,7 @@ void Plan::reserve(std::vector<Wish> round, std::function<void(BookingOutcome)> 
       if (state_ == PlanState::kClosed) return;
     }
     auto waiting = wish.service->select_and_reserve(
-        std::move(wish.request), [self = shared_from_this(), leg = wish.leg](Result<Selection> result) {
+        std::move(wish.request), [self = shared_from_this(), leg = wish.leg](Result<Selection>&& result) {
           self->on_leg(leg, std::move(result));
         });
     if (!waiting) continue;
@@ -89,18 +99,22 @@ void Plan::reserve(std::vector<Wish> round, std::function<void(BookingOutcome)> 
 
 std::shared_ptr<const Selection> Plan::booking(Leg leg) const {
   const std::lock_guard lock(mutex_);
-  return slot(leg).booked;
+  const Slot& mine = slot(leg);
+  if (mine.booked == nullptr) return nullptr;
+  return mine.moved != nullptr ? mine.moved
+                               : std::shared_ptr<const Selection>(shared_from_this(), mine.booked);
 }
 
-void Plan::on_leg(Leg leg, Result<Selection> result) {
+void Plan::on_leg(Leg leg, Result<Selection>&& result) {
   Undo undo;
-  std::function<void(BookingOutcome)> done;
+  std::shared_ptr<BookingListener> listener;
   BookingOutcome outcome;
   {
     const std::lock_guard lock(mutex_);
     Slot& mine = slot(leg);
     if (result.has_value()) {
-      mine.booked = std::make_shared<Selection>(std::move(result).value());
+      mine.first = std::move(result).value();
+      mine.booked = &mine.first;
       if (state_ == PlanState::kClosed) {
         take_booking(mine, undo);
       } else {
@@ -112,16 +126,16 @@ void Plan::on_leg(Leg leg, Result<Selection> result) {
       } else {
         outcome = BookingFailure{leg, result.take_error()};
         close_locked(undo);
-        done = std::exchange(done_, nullptr);
+        listener = std::exchange(listener_, nullptr);
       }
     }
     if (state_ == PlanState::kReserving && round_is_booked()) {
       state_ = PlanState::kReserved;
-      done = std::exchange(done_, nullptr);
+      listener = std::exchange(listener_, nullptr);
     }
   }
   undo.apply();
-  if (done) done(std::move(outcome));
+  if (listener) listener->on_booked(std::move(outcome));
 }
 
 bool Plan::round_is_booked() const {
@@ -166,11 +180,12 @@ bool Plan::release_prefill() {
 
 bool Plan::close() {
   Undo undo;
+  std::shared_ptr<BookingListener> unneeded;  // goes without the lock
   {
     const std::lock_guard lock(mutex_);
     if (state_ == PlanState::kClosed) return false;
     close_locked(undo);
-    done_ = nullptr;
+    unneeded = std::exchange(listener_, nullptr);
   }
   undo.apply();
   return true;
@@ -205,19 +220,18 @@ bool Plan::move_destination(WorkerRank to) {
       request.routing_group = mine.booked->worker->spec.routing_group;
     }
     // The old id is still booked until the new one is.
-    request.selection_id = id_ + "/destination#" + std::to_string(++moves_);
+    request.selection_id = reservation_id(id_, Leg::kDestination) + std::to_string(++moves_);
     request.worker = to;
     request.prompt = SizedPrompt{facts.isl_tokens};
     const bool prefills = facts.track_prefill_tokens && state_ != PlanState::kPrefillReleased;
     request.track_prefill_tokens = prefills;
-    auto moved = mine.service->create_reservation(std::move(request));
+    auto moved = mine.service->create_reservation(request);
     if (!moved) return false;
-    SelectionService* const service = mine.service;
     take_booking(mine, undo);
     mine.state = LegState::kBooked;
-    mine.service = service;
-    mine.reservation_id = id_ + "/destination#" + std::to_string(moves_);
-    mine.booked = std::make_shared<Selection>(std::move(moved).value());
+    mine.reservation_id = std::move(request.selection_id);
+    mine.moved = std::make_shared<const Selection>(std::move(moved).value());
+    mine.booked = mine.moved.get();
   }
   undo.apply();
   ledger_.moved_.fetch_add(1, kRelaxed);
@@ -233,14 +247,12 @@ void Plan::close_locked(Undo& undo) {
     if (each.state == LegState::kPending) undo.cancel[i] = std::exchange(each.waiting, {});
     if (each.state == LegState::kBooked) take_booking(each, undo);
   }
-  if (!was_published && !undo.free.empty()) ledger_.compensated_.fetch_add(1, kRelaxed);
+  if (!was_published && undo.frees > 0) ledger_.compensated_.fetch_add(1, kRelaxed);
 }
 
 void Plan::take_booking(Slot& slot, Undo& undo) {
-  const std::uint64_t attempt = slot.booked->attempt;
-  undo.free.reserve(kLegs);
-  undo.free.push_back({slot.service, slot.reservation_id, attempt, std::move(slot.booked)});
-  slot.booked.reset();
+  undo.free[undo.frees++] = {slot.service, slot.reservation_id, slot.booked->attempt};
+  slot.booked = nullptr;
   slot.state = LegState::kFreed;
 }
 
@@ -249,7 +261,9 @@ void Plan::Undo::apply() {
     if (waiting) waiting.cancel();
   }
   // A booking that its worker's removal already dropped is none the worse for it.
-  for (Free& each : free) (void)each.service->free_reservation({each.id, each.attempt});
+  for (std::size_t i = 0; i < frees; ++i) {
+    (void)free[i].service->free_reservation({free[i].id, free[i].attempt});
+  }
 }
 
 std::shared_ptr<Plan> PlanLedger::open(std::string id) {
@@ -257,7 +271,7 @@ std::shared_ptr<Plan> PlanLedger::open(std::string id) {
   opened_.fetch_add(1, kRelaxed);
   Shard& shard = shard_of(plan->id());
   const std::lock_guard lock(shard.mutex);
-  shard.plans.emplace(plan->id(), plan);
+  shard.plans.push_back(*plan);
   return plan;
 }
 
@@ -274,12 +288,13 @@ PlanCounts PlanLedger::counts() const {
 }
 
 std::vector<PlanLedger::Line> PlanLedger::list(std::size_t limit) const {
-  std::vector<std::shared_ptr<Plan>> plans;
+  std::vector<std::shared_ptr<const Plan>> plans;
   for (const Shard& shard : shards_) {
     const std::lock_guard lock(shard.mutex);
-    for (const auto& [id, weak] : shard.plans) {
+    for (const Plan& open : shard.plans) {
       if (plans.size() == limit) break;
-      if (auto plan = weak.lock()) plans.push_back(std::move(plan));
+      // Null for one that is just going away.
+      if (auto plan = open.weak_from_this().lock()) plans.push_back(std::move(plan));
     }
   }
   // Outside of the shards' locks: the last owner of a plan takes it out of its shard.
@@ -292,10 +307,10 @@ PlanLedger::Shard& PlanLedger::shard_of(std::string_view id) {
   return shards_[std::hash<std::string_view>{}(id) % kShards];
 }
 
-void PlanLedger::forget(const std::string& id) {
-  Shard& shard = shard_of(id);
+void PlanLedger::forget(Plan& plan) {
+  Shard& shard = shard_of(plan.id());
   const std::lock_guard lock(shard.mutex);
-  shard.plans.erase(id);
+  shard.plans.erase(shard.plans.iterator_to(plan));
 }
 
 }  // namespace handoff::epp

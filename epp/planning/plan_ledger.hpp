@@ -2,15 +2,15 @@
 
 #include <array>
 #include <atomic>
+#include <boost/intrusive/list.hpp>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "epp/selection/selection_service.hpp"
@@ -19,7 +19,8 @@ namespace handoff::epp {
 
 class PlanLedger;
 
-// The half of a plan that a reservation is for. Its name qualifies the reservation's id: "<plan>/prefill".
+// The half of a plan that a reservation is for. It qualifies the reservation's id: "<plan>/p", "<plan>/d",
+// short enough that ids need no memory of their own.
 enum class Leg : std::uint8_t { kPrefill, kDestination };
 inline constexpr std::size_t kLegs = 2;
 std::string_view to_string(Leg leg);
@@ -41,13 +42,20 @@ struct BookingFailure {
 // Empty: every leg of the round is booked.
 using BookingOutcome = std::optional<BookingFailure>;
 
+// Who asked for a round of bookings. Told from any thread, without locks, once; not after the plan's close().
+class BookingListener {
+ public:
+  virtual ~BookingListener() = default;
+  virtual void on_booked(BookingOutcome outcome) = 0;
+};
+
 // One request's bookings under one id: all or nothing. Whatever goes wrong while they are made (a leg fails,
 // the client leaves) undoes what was booked, cancels what waits, and frees what still comes in. So a plan
 // that was not published is never seen by anybody, and nothing of a closed plan stays booked.
 //
-// Owner: shared by whoever plans and by the request's stream; the last one to go closes it. Threads: any. The
-// callback of a round comes from any thread, without locks, once; not after close().
-class Plan : public std::enable_shared_from_this<Plan> {
+// Owner: shared by whoever plans and by the request's stream; the last one to go closes it. It is also who
+// holds the reservations. Threads: any.
+class Plan : public std::enable_shared_from_this<Plan>, public boost::intrusive::list_base_hook<> {
  public:
   struct Token {};  // only the ledger makes plans
   Plan(Token, PlanLedger& ledger, std::string id);
@@ -65,9 +73,10 @@ class Plan : public std::enable_shared_from_this<Plan> {
     // What may go wrong without failing the round: no worker is there for this leg.
     bool may_lack_workers = false;
   };
-  // Starts all bookings of a round at once. A plan may have a second round (for a leg that was not in the
-  // first). `done` is told when all of the round are booked, or at the first that failed.
-  void reserve(std::vector<Wish> round, std::function<void(BookingOutcome)> done);
+  // Starts all bookings of a round at once; the requests are moved from. A plan may have a second round (for
+  // a leg that was not in the first). `listener` is told when all of the round are booked, or at the first
+  // that failed.
+  void reserve(std::span<Wish> round, std::shared_ptr<BookingListener> listener);
 
   // The booking of a leg; null when there is none (any more).
   std::shared_ptr<const Selection> booking(Leg leg) const;
@@ -90,7 +99,11 @@ class Plan : public std::enable_shared_from_this<Plan> {
     SelectionService* service = nullptr;
     std::string reservation_id;
     PendingSelection waiting;
-    std::shared_ptr<Selection> booked;
+    // What was booked, as long as it is. Others may still look at it then, so it stays where it is; where a
+    // moved booking went has memory of its own.
+    const Selection* booked = nullptr;
+    Selection first;
+    std::shared_ptr<const Selection> moved;
   };
   // What is to be done when the lock is gone.
   struct Undo {
@@ -99,15 +112,15 @@ class Plan : public std::enable_shared_from_this<Plan> {
       SelectionService* service = nullptr;
       std::string id;
       std::uint64_t attempt = 0;
-      std::shared_ptr<Selection> kept;  // its lease, until it is freed
     };
-    std::vector<Free> free;
+    std::array<Free, kLegs> free;
+    std::size_t frees = 0;
     void apply();
   };
 
   Slot& slot(Leg leg) { return slots_[static_cast<std::size_t>(leg)]; }
   const Slot& slot(Leg leg) const { return slots_[static_cast<std::size_t>(leg)]; }
-  void on_leg(Leg leg, Result<Selection> result);
+  void on_leg(Leg leg, Result<Selection>&& result);
   // Under the lock.
   bool round_is_booked() const;
   void close_locked(Undo& undo);
@@ -118,7 +131,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   mutable std::mutex mutex_;
   PlanState state_ = PlanState::kReserving;
   std::array<Slot, kLegs> slots_;
-  std::function<void(BookingOutcome)> done_;
+  std::shared_ptr<BookingListener> listener_;
   std::uint32_t moves_ = 0;
 };
 
@@ -155,10 +168,10 @@ class PlanLedger {
   static constexpr std::size_t kShards = 16;
   struct Shard {
     mutable std::mutex mutex;
-    std::unordered_map<std::string, std::weak_ptr<Plan>> plans;
+    boost::intrusive::list<Plan, boost::intrusive::constant_time_size<false>> plans;
   };
   Shard& shard_of(std::string_view id);
-  void forget(const std::string& id);
+  void forget(Plan& plan);
 
   std::array<Shard, kShards> shards_;
   std::atomic<std::uint64_t> opened_{0};

@@ -18,11 +18,11 @@ double in_milliseconds(SteadyTime::duration duration) {
 }  // namespace
 
 // Where a planner's thread leaves the plan for the stream's.
-class RequestLife::Mailbox {
+class RequestLife::Mailbox final : public PlanListener {
  public:
   explicit Mailbox(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  void put(PlanResult result) {
+  void on_plan(PlanResult result) override {
     const std::lock_guard lock(mutex_);
     if (!wake_) return;  // nobody is there: what was booked undoes itself
     result_ = std::move(result);
@@ -61,8 +61,7 @@ RequestLife::~RequestLife() {
 void RequestLife::on_request(ReceivedRequest request) {
   received_at_ = services_.clock();
   request_id_ = std::string(request.headers.first("x-request-id").value_or(""));
-  run_ = services_.planner->plan(
-      std::move(request), [mailbox = mailbox_](PlanResult result) { mailbox->put(std::move(result)); });
+  run_ = services_.planner->plan(std::move(request), mailbox_);
   on_wake();
 }
 

@@ -1,7 +1,9 @@
 #include "epp/planning/request_planner.hpp"
 
 #include <algorithm>
+#include <array>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "epp/ext_proc/routing_headers.hpp"
@@ -20,13 +22,11 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::size_t kMostMetadataHeaders = 64;
 constexpr std::string_view kTenantSalt = "dynamo-cache-salt:";
 
-std::string hex_id(std::uint64_t high, std::uint64_t low) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text(32, '0');
-  for (std::size_t i = 0; i < 16; ++i) {
-    text[15 - i] = kDigits[(high >> (4 * i)) & 0xf];
-    text[31 - i] = kDigits[(low >> (4 * i)) & 0xf];
-  }
+// 64 bits in 13 characters: short enough for a string's own space, with the leg behind it.
+std::string plan_id_from(std::uint64_t number) {
+  constexpr char kDigits[] = "0123456789abcdefghjkmnpqrstvwxyz";
+  std::string text(13, '0');
+  for (std::size_t i = text.size(); i-- > 0; number >>= 5) text[i] = kDigits[number & 0x1f];
   return text;
 }
 
@@ -49,10 +49,12 @@ void log_explanation(std::string_view plan_id, Leg leg, const Selection& selecti
 
 // One request on its way to a plan. Steps follow each other; a step may end on another thread than it began
 // on.
-class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_from_this<Run> {
+class RequestPlanner::Run final : public PlanningRun,
+                                  public BookingListener,
+                                  public std::enable_shared_from_this<Run> {
  public:
-  Run(RequestPlanner& planner, ReceivedRequest request, PlanCallback done)
-      : planner_(planner), request_(std::move(request)), done_(std::move(done)) {}
+  Run(RequestPlanner& planner, ReceivedRequest&& request, std::shared_ptr<PlanListener>&& listener)
+      : planner_(planner), request_(std::move(request)), listener_(std::move(listener)) {}
   ~Run() override { leave(); }
 
   void begin() {
@@ -79,9 +81,10 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
   void cancel() override {
     std::unique_ptr<TokenizeCall> call;
     std::shared_ptr<Plan> plan;
+    std::shared_ptr<PlanListener> unneeded;  // goes without the lock
     {
       const std::lock_guard lock(mutex_);
-      done_ = nullptr;
+      unneeded = std::exchange(listener_, nullptr);
       call = std::move(call_);
       plan = std::move(plan_);
     }
@@ -142,7 +145,7 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
     if (!call) return;
     {
       const std::lock_guard lock(mutex_);
-      if (done_) {
+      if (listener_) {
         call_ = std::move(call);
         return;
       }
@@ -236,24 +239,21 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
   }
 
   void book() {
-    plan_id_ = hex_id(planner_.parts_.random(), planner_.parts_.random());
+    plan_id_ = plan_id_from(planner_.parts_.random());
     auto plan = planner_.parts_.ledger->open(plan_id_);
     {
       const std::lock_guard lock(mutex_);
-      if (!done_) return;  // the client left; the plan goes with its last owner
+      if (!listener_) return;  // the client left; the plan goes with its last owner
       plan_ = plan;
     }
     const Selectors& selectors = planner_.parts_.selectors;
-    std::vector<Plan::Wish> round;
-    round.reserve(kLegs);
-    round.push_back(
-        {.leg = Leg::kDestination, .service = selectors.destination, .request = destination_request()});
-    const bool decide_later = wants_prefill() && config().conditional_disaggregation;
-    if (wants_prefill() && !decide_later) round.push_back(prefill_wish());
-    note_deadline(round.front().request);
-    plan->reserve(std::move(round), [self = shared_from_this(), decide_later](BookingOutcome outcome) {
-      self->on_booked(std::move(outcome), decide_later);
-    });
+    std::array<Plan::Wish, kLegs> round;
+    std::size_t legs = 1;
+    round[0] = {.leg = Leg::kDestination, .service = selectors.destination, .request = destination_request()};
+    decides_later_ = wants_prefill() && config().conditional_disaggregation;
+    if (wants_prefill() && !decides_later_) round[legs++] = prefill_wish();
+    note_deadline(round[0].request);
+    plan->reserve(std::span(round).first(legs), shared_from_this());
   }
 
   Plan::Wish prefill_wish() {
@@ -267,7 +267,7 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
     if (request.queue_deadline && planner_.parts_.wake_by) planner_.parts_.wake_by(*request.queue_deadline);
   }
 
-  void on_booked(BookingOutcome outcome, bool decide_now) {
+  void on_booked(BookingOutcome outcome) override {
     if (outcome) {
       finish(refusal_of(outcome->error, outcome->leg == Leg::kPrefill));
       return;
@@ -278,12 +278,9 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
       plan = plan_;
     }
     if (!plan) return;
-    if (decide_now && !stays_with_decode(*plan)) {
-      std::vector<Plan::Wish> round;
-      round.push_back(prefill_wish());
-      plan->reserve(std::move(round), [self = shared_from_this()](BookingOutcome prefill) {
-        self->on_booked(std::move(prefill), false);
-      });
+    if (std::exchange(decides_later_, false) && !stays_with_decode(*plan)) {
+      Plan::Wish prefill = prefill_wish();
+      plan->reserve(std::span(&prefill, 1), shared_from_this());
       return;
     }
     answer(plan);
@@ -365,22 +362,22 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
 
   void refuse(EppError error) { finish(Refusal{.error = error, .message = {}}); }
 
-  void finish(PlanResult result) {
-    PlanCallback done;
+  void finish(PlanResult&& result) {
+    std::shared_ptr<PlanListener> listener;
     std::shared_ptr<Plan> plan;
     {
       const std::lock_guard lock(mutex_);
-      done = std::exchange(done_, nullptr);
+      listener = std::exchange(listener_, nullptr);
       plan = std::move(plan_);
       call_.reset();
     }
     leave();
     // Also when the client left: then the result is not wanted.
-    if (!done || std::holds_alternative<Refusal>(result)) {
+    if (!listener || std::holds_alternative<Refusal>(result)) {
       if (plan) plan->close();
     }
     request_.body.reset();
-    if (done) done(std::move(result));
+    if (listener) listener->on_plan(std::move(result));
   }
 
   RequestPlanner& planner_;
@@ -390,10 +387,11 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
   TokenizedPrompts prompts_;
   std::vector<BlockMedia> media_;
   std::string plan_id_;
+  bool decides_later_ = false;  // whether there will be a prefill leg, when the destination is booked
   std::atomic<bool> holds_permit_{false};
 
   std::mutex mutex_;  // of what cancel() meets
-  PlanCallback done_;
+  std::shared_ptr<PlanListener> listener_;
   std::unique_ptr<TokenizeCall> call_;
   std::shared_ptr<Plan> plan_;
 };
@@ -401,8 +399,9 @@ class RequestPlanner::Run final : public PlanningRun, public std::enable_shared_
 RequestPlanner::RequestPlanner(const PlanningConfig& config, Parts parts)
     : config_(config), parts_(std::move(parts)) {}
 
-std::shared_ptr<PlanningRun> RequestPlanner::plan(ReceivedRequest request, PlanCallback done) {
-  auto run = std::make_shared<Run>(*this, std::move(request), std::move(done));
+std::shared_ptr<PlanningRun> RequestPlanner::plan(ReceivedRequest request,
+                                                  std::shared_ptr<PlanListener> listener) {
+  auto run = std::make_shared<Run>(*this, std::move(request), std::move(listener));
   run->begin();
   return run;
 }

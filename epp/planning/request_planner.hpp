@@ -25,14 +25,20 @@ struct PlannedRequest {
   bool streams = false;
 };
 using PlanResult = std::variant<PlannedRequest, Refusal>;
-using PlanCallback = std::function<void(PlanResult)>;
+
+// Who asked for a plan. Told once, from any thread, unless the run was cancelled before.
+class PlanListener {
+ public:
+  virtual ~PlanListener() = default;
+  virtual void on_plan(PlanResult result) = 0;
+};
 
 // A request that is being planned, for its stream.
 class PlanningRun {
  public:
   virtual ~PlanningRun() = default;
-  // Undoes whatever was done. The callback is not called after this returns, unless it is being called right
-  // now by another thread.
+  // Undoes whatever was done. The listener is not told after this returns, unless another thread is telling
+  // it right now.
   virtual void cancel() = 0;
 };
 
@@ -44,7 +50,7 @@ struct PlannerCounts {
 };
 
 // From a request to a plan: admission, which endpoints are allowed, tokens, one or two bookings at once, and
-// the answer. Asynchronous where a tokenizer or a queue makes it wait; otherwise the callback comes before
+// the answer. Asynchronous where a tokenizer or a queue makes it wait; otherwise the listener is told before
 // plan() returns.
 //
 // Owner: the program; outlives its runs. Threads: any.
@@ -61,7 +67,7 @@ class RequestPlanner {
   };
   RequestPlanner(const PlanningConfig& config, Parts parts);
 
-  std::shared_ptr<PlanningRun> plan(ReceivedRequest request, PlanCallback done);
+  std::shared_ptr<PlanningRun> plan(ReceivedRequest request, std::shared_ptr<PlanListener> listener);
 
   std::uint64_t in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
   PlannerCounts counts() const;

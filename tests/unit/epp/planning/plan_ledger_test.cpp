@@ -22,11 +22,19 @@ class PlanLedgerTest : public PlanningFixture {
                 .may_lack_workers = may_lack_prefill};
     return round;
   }
-  std::function<void(BookingOutcome)> note() {
-    return [this](BookingOutcome outcome) {
-      ++answers;
-      failure = std::move(outcome);
-    };
+  class Note final : public BookingListener {
+   public:
+    explicit Note(PlanLedgerTest& test) : test_(test) {}
+    void on_booked(BookingOutcome outcome) override {
+      ++test_.answers;
+      test_.failure = std::move(outcome);
+    }
+
+   private:
+    PlanLedgerTest& test_;
+  };
+  void reserve(const std::shared_ptr<Plan>& plan, std::vector<Plan::Wish> round) {
+    plan->reserve(round, std::make_shared<Note>(*this));
   }
   // One prefill worker that is busy: the next prefill booking waits.
   void start_with_busy_prefill() {
@@ -38,7 +46,8 @@ class PlanLedgerTest : public PlanningFixture {
     busy = ledger.open("busy");
     std::vector<Plan::Wish> round(1);
     round[0] = {.leg = Leg::kPrefill, .service = prefill.get(), .request = request()};
-    busy->reserve(std::move(round), [](BookingOutcome) {});
+    reserve(busy, std::move(round));
+    answers = 0;
     ASSERT_EQ(live(prefill), 1U);
   }
 
@@ -52,12 +61,12 @@ TEST_F(PlanLedgerTest, BooksBothLegsUnderOneId) {
   add_prefill("p", 1);
   add_decode("d", 2);
   const auto plan = ledger.open("x");
-  plan->reserve(pair(), note());
+  reserve(plan, pair());
   EXPECT_EQ(answers, 1);
   EXPECT_FALSE(failure);
   EXPECT_EQ(plan->state(), PlanState::kReserved);
-  EXPECT_EQ(plan->booking(Leg::kPrefill)->selection_id, "x/prefill");
-  EXPECT_EQ(plan->booking(Leg::kDestination)->selection_id, "x/destination");
+  EXPECT_EQ(plan->booking(Leg::kPrefill)->selection_id, "x/p");
+  EXPECT_EQ(plan->booking(Leg::kDestination)->selection_id, "x/d");
   EXPECT_EQ(prefill_tokens(), 160U);
   EXPECT_EQ(decode_blocks(), 10U);
   EXPECT_TRUE(plan->publish());
@@ -79,7 +88,7 @@ TEST_F(PlanLedgerTest, FreesTheDestinationWhenThereIsNoPrefillWorker) {
   start();
   add_decode("d", 2);
   const auto plan = ledger.open("x");
-  plan->reserve(pair(), note());
+  reserve(plan, pair());
   EXPECT_EQ(answers, 1);
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->leg, Leg::kPrefill);
@@ -94,7 +103,7 @@ TEST_F(PlanLedgerTest, DoesNotBookPrefillWhenThereIsNoDestination) {
   start();
   add_prefill("p", 1);
   const auto plan = ledger.open("x");
-  plan->reserve(pair(), note());
+  reserve(plan, pair());
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->leg, Leg::kDestination);
   EXPECT_EQ(live(prefill), 0U);
@@ -105,7 +114,7 @@ TEST_F(PlanLedgerTest, GoesOnWithoutPrefillWhereThatIsAllowed) {
   start();
   add_decode("d", 2);
   const auto plan = ledger.open("x");
-  plan->reserve(pair(true), note());
+  reserve(plan, pair(true));
   EXPECT_EQ(answers, 1);
   EXPECT_FALSE(failure);
   EXPECT_EQ(plan->state(), PlanState::kReserved);
@@ -116,7 +125,7 @@ TEST_F(PlanLedgerTest, GoesOnWithoutPrefillWhereThatIsAllowed) {
 TEST_F(PlanLedgerTest, WaitsForBothLegs) {
   start_with_busy_prefill();
   const auto plan = ledger.open("x");
-  plan->reserve(pair(), note());
+  reserve(plan, pair());
   EXPECT_EQ(answers, 0);
   EXPECT_EQ(plan->state(), PlanState::kReserving);
   EXPECT_FALSE(plan->publish()) << "half a plan";
@@ -128,7 +137,7 @@ TEST_F(PlanLedgerTest, WaitsForBothLegs) {
 TEST_F(PlanLedgerTest, CancelsTheWaitingLegAndFreesTheOther) {
   start_with_busy_prefill();
   const auto plan = ledger.open("x");
-  plan->reserve(pair(), note());
+  reserve(plan, pair());
   EXPECT_EQ(live(destination), 1U);
   EXPECT_TRUE(plan->close());
   EXPECT_EQ(answers, 0) << "whoever closes needs no answer";
@@ -143,7 +152,7 @@ TEST_F(PlanLedgerTest, FailsAsAWholeAtTheDeadlineOfOneLeg) {
   const auto plan = ledger.open("x");
   auto round = pair();
   round[1].request.queue_deadline = now + std::chrono::seconds(1);
-  plan->reserve(std::move(round), note());
+  reserve(plan, std::move(round));
   EXPECT_EQ(answers, 0);
   now += std::chrono::seconds(2);
   prefill->maintain();
@@ -159,7 +168,7 @@ TEST_F(PlanLedgerTest, ClosesWhenItsLastOwnerGoes) {
   add_decode("d", 2);
   {
     const auto plan = ledger.open("x");
-    plan->reserve(pair(), note());
+    reserve(plan, pair());
     EXPECT_EQ(ledger.list(10).size(), 1U);
   }
   EXPECT_EQ(live(prefill), 0U);
@@ -173,7 +182,7 @@ TEST_F(PlanLedgerTest, OutlivesAWorkerThatLeaves) {
   add_prefill("p", 1);
   add_decode("d", 2);
   const auto plan = ledger.open("x");
-  plan->reserve(pair(), note());
+  reserve(plan, pair());
   EXPECT_TRUE(plan->publish());
   tell_removed("d");
   tell_removed("p");
@@ -189,7 +198,7 @@ TEST_F(PlanLedgerTest, CountsOutput) {
   add_prefill("p", 1);
   add_decode("d", 2);
   const auto plan = ledger.open("x");
-  plan->reserve(pair(), note());
+  reserve(plan, pair());
   plan->on_output(160);
   EXPECT_EQ(decode_blocks(), 20U);
   plan->close();
@@ -201,7 +210,7 @@ TEST_F(PlanLedgerTest, MovesADestination) {
   add_prefill("p", 1);
   add_decode("d", 2);
   const auto plan = ledger.open("x");
-  plan->reserve(pair(), note());
+  reserve(plan, pair());
   plan->publish();
   add_decode("other", 3);
   EXPECT_FALSE(plan->move_destination({.worker = 2, .rank = 0})) << "it is there";
@@ -224,7 +233,7 @@ TEST_F(PlanLedgerTest, ReleasesThePromptOfAnAggregatedWorker) {
   const auto plan = ledger.open("x");
   std::vector<Plan::Wish> round(1);
   round[0] = {.leg = Leg::kDestination, .service = destination.get(), .request = request()};
-  plan->reserve(std::move(round), note());
+  reserve(plan, std::move(round));
   plan->publish();
   EXPECT_EQ(sum(*destination, &WorkerLoad::active_prefill_tokens), 160U);
   EXPECT_TRUE(plan->release_prefill());

@@ -111,7 +111,7 @@ TEST_F(RequestLifeTest, RoutesFreesPrefillAtTheFirstByteAndDecodeAtTheEnd) {
   EXPECT_EQ(answer->destination, "127.0.0.1:2");
   ASSERT_EQ(answer->set_headers.size(), 1U);
   EXPECT_EQ(answer->set_headers[0],
-            (std::pair<std::string, std::string>("x-prefiller-host-port", "127.0.0.1:1")));
+            (std::pair<std::string_view, std::string>("x-prefiller-host-port", "127.0.0.1:1")));
   EXPECT_EQ(planner->in_flight(), 0U);
   EXPECT_GT(prefill_tokens(), 0U);
   const auto tokens = prefill_tokens();
@@ -256,7 +256,7 @@ TEST_F(RequestLifeTest, SetsRanksWhereThereAreSeveral) {
   send();
   const auto answer = route();
   ASSERT_TRUE(answer);
-  std::map<std::string, std::string> set(answer->set_headers.begin(), answer->set_headers.end());
+  std::map<std::string_view, std::string> set(answer->set_headers.begin(), answer->set_headers.end());
   EXPECT_EQ(set.count("x-dynamo-dp-rank"), 1U);
   EXPECT_EQ(set.count("x-dynamo-prefill-dp-rank"), 1U);
   EXPECT_EQ(set.count("x-data-parallel-rank"), 0U);
