@@ -6,6 +6,7 @@ namespace handoff::epp {
 namespace {
 
 constexpr unsigned kUnknownStatus = 0;  // the gateway does not send response headers
+constexpr std::size_t kMostTaken = 64;
 
 }  // namespace
 
@@ -40,6 +41,7 @@ void ResponseRelay::on_body(std::string bytes, bool end_of_stream) {
 }
 
 void ResponseRelay::on_trailers() {
+  if (std::exchange(trailers_, true)) return;
   if (!started_) start(kUnknownStatus, false);
   body_ended_ = true;
   queue(TrailersAnswer{.direction = Direction::kResponse});
@@ -47,8 +49,14 @@ void ResponseRelay::on_trailers() {
 }
 
 Answer ResponseRelay::take() {
-  Answer answer = std::move(queue_.front());
-  queue_.pop_front();
+  Answer answer = std::move(queue_[taken_++]);
+  if (taken_ == queue_.size()) {
+    queue_.clear();
+    taken_ = 0;
+  } else if (taken_ >= kMostTaken) {
+    queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(taken_));
+    taken_ = 0;
+  }
   if (const auto* body = std::get_if<BodyAnswer>(&answer)) backlog_ -= body->bytes.size();
   return answer;
 }

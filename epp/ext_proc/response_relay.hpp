@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <string>
+#include <vector>
 
 #include "epp/ext_proc/protocol_messages.hpp"
 
@@ -25,7 +25,7 @@ class ResponseRelay {
 
   bool started() const { return started_; }
   bool ended() const { return ended_; }
-  bool has_answer() const { return !queue_.empty(); }
+  bool has_answer() const { return taken_ < queue_.size(); }
   Answer take();
   // Bytes that wait to be taken.
   std::size_t backlog() const { return backlog_; }
@@ -43,8 +43,11 @@ class ResponseRelay {
   bool started_ = false;
   bool first_byte_ = false;
   bool body_ended_ = false;
+  bool trailers_ = false;  // came
   bool ended_ = false;
-  std::deque<Answer> queue_;
+  // Begins with those that were taken: nearly always all of them are, before the next one comes.
+  std::vector<Answer> queue_;
+  std::size_t taken_ = 0;
   std::size_t backlog_ = 0;
 };
 

@@ -58,6 +58,45 @@ TEST_F(ExtProcResponse, EndsWithItsHeadersWhenThereIsNoBody) {
   EXPECT_EQ(events.log, (Texts{"started 204", "first byte", "ended"}));
 }
 
+TEST_F(ExtProcResponse, AnswersTrailersOnce) {
+  send_request();
+  stream.on_response_headers("200", "text/event-stream", false);
+  stream.on_response_body("x", false);
+  stream.on_response_trailers();
+  EXPECT_EQ(answers(), (Texts{"response headers", "response body [x]", "response trailers"}));
+  stream.on_response_trailers();
+  stream.on_response_body("y", true);
+  stream.on_response_headers("200", "", false);
+  EXPECT_EQ(answers(), Texts{}) << "what comes after the end has no place in the gateway's order";
+  EXPECT_EQ(events.log, (Texts{"started 200 sse", "first byte", "ended"}));
+}
+
+TEST_F(ExtProcResponse, KeepsTheOrderOfAnswersThatPileUp) {
+  send_request();
+  stream.on_response_headers("200", "text/event-stream", false);
+  std::string expected;
+  std::string got;
+  const auto take = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      const auto answer = stream.next();
+      ASSERT_TRUE(answer);
+      if (const auto* body = std::get_if<BodyAnswer>(&*answer)) got += body->bytes;
+    }
+  };
+  // Two come for each that is taken, so the queue never gets empty.
+  for (int i = 0; i < 300; ++i) {
+    for (int k = 0; k < 2; ++k) {
+      const std::string piece = std::to_string(2 * i + k) + ",";
+      expected += piece;
+      stream.on_response_body(piece, false);
+    }
+    take(1);
+  }
+  take(301);
+  EXPECT_EQ(got, expected);
+  EXPECT_FALSE(stream.next());
+}
+
 TEST_F(ExtProcResponse, EndsWithTrailers) {
   send_request();
   stream.on_response_headers("200", "", false);
