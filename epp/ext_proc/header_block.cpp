@@ -28,6 +28,11 @@ void HeaderBlock::add(std::string_view name, std::string_view value) {
   text_ += value;
 }
 
+void HeaderBlock::clear() {
+  fields_.clear();
+  text_.clear();
+}
+
 std::string_view HeaderBlock::name(std::size_t i) const {
   const Field& field = fields_[i];
   return std::string_view(text_).substr(field.begin, field.name_size);

@@ -15,6 +15,8 @@ class HeaderBlock {
   // Of names and values together.
   void reserve(std::size_t fields, std::size_t bytes);
   void add(std::string_view name, std::string_view value);
+  // Keeps the memory.
+  void clear();
 
   std::size_t size() const { return fields_.size(); }
   std::string_view name(std::size_t i) const;

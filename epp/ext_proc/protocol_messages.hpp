@@ -42,9 +42,10 @@ enum class Direction : std::uint8_t { kRequest, kResponse };
 
 // Where a request goes.
 struct RouteAnswer {
-  std::string destination;                                       // one socket address
-  std::vector<std::pair<std::string, std::string>> set_headers;  // beside the destination
-  std::shared_ptr<const std::string> replaced_body;              // null: the body passes byte by byte
+  std::string destination;  // one socket address
+  // Beside the destination. Names are constants.
+  std::vector<std::pair<std::string_view, std::string>> set_headers;
+  std::shared_ptr<const std::string> replaced_body;  // null: the body passes byte by byte
 };
 
 // Why a request goes nowhere.

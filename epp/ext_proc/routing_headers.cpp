@@ -1,6 +1,7 @@
 #include "epp/ext_proc/routing_headers.hpp"
 
 #include <array>
+#include <cstddef>
 
 namespace handoff::epp {
 namespace {
@@ -24,10 +25,16 @@ constexpr std::array<std::string_view, 15> kControlled = {
     kServedKey,
 };
 
+constexpr std::size_t kSettable = 4;  // the first ones
+
 }  // namespace
 
 std::span<const std::string_view> controlled_headers() {
   return kControlled;
+}
+
+std::span<const std::string_view> settable_headers() {
+  return controlled_headers().first(kSettable);
 }
 
 }  // namespace handoff::epp

@@ -18,5 +18,7 @@ inline constexpr std::string_view kEngineRankHeader = "x-data-parallel-rank";
 // Headers that only the gateway and the Endpoint Picker may set. A client's copy would steer engines or leak
 // control data, so they are removed from every request unless the answer sets them itself.
 std::span<const std::string_view> controlled_headers();
+// Those of them that an answer may set itself.
+std::span<const std::string_view> settable_headers();
 
 }  // namespace handoff::epp

@@ -3,16 +3,22 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
+#include <boost/intrusive/list.hpp>
 #include <chrono>
-#include <list>
 
 namespace handoff::epp {
 
-// A call whose request body is still on its way.
-class BodyWaiter {
+// A call whose request body is still on its way. It leaves its list when it goes away.
+class BodyWaiter
+    : public boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
  public:
   // The time is up; the call no longer waits. It may go away in here.
   virtual void on_body_timeout() = 0;
+
+  bool is_waiting() const { return is_linked(); }
+  void stop_waiting() { unlink(); }
+
+  std::chrono::steady_clock::time_point until;  // BodyDeadlines' only
 
  protected:
   ~BodyWaiter() = default;
@@ -26,28 +32,22 @@ class BodyWaiter {
 // alarm's tag.
 class BodyDeadlines {
  public:
-  using Clock = std::chrono::steady_clock;
-  struct Waiting {
-    BodyWaiter* waiter;
-    Clock::time_point until;
-  };
-  using Place = std::list<Waiting>::iterator;
-
   BodyDeadlines(grpc::CompletionQueue& queue, std::chrono::milliseconds patience)
       : queue_(queue), patience_(patience) {}
 
-  Place add(BodyWaiter& waiter);
-  void remove(Place place) { waiting_.erase(place); }
+  // From now on; it must not be waiting already.
+  void add(BodyWaiter& waiter);
   void on_alarm();
   // When no call is left: the queue can't shut down under an alarm.
   void stop() { alarm_.Cancel(); }
 
  private:
-  void arm();
+  using Clock = std::chrono::steady_clock;
+  void arm(Clock::time_point now);
 
   grpc::CompletionQueue& queue_;
   const std::chrono::milliseconds patience_;
-  std::list<Waiting> waiting_;
+  boost::intrusive::list<BodyWaiter, boost::intrusive::constant_time_size<false>> waiting_;
   grpc::Alarm alarm_;
   bool armed_ = false;
 };

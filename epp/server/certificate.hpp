@@ -8,6 +8,8 @@ namespace handoff::epp {
 struct PemCertificate {
   std::string certificate;
   std::string private_key;
+
+  bool operator==(const PemCertificate&) const = default;
 };
 
 // A fresh self-signed certificate, for gateways that encrypt and verify nothing (InferencePool has no place

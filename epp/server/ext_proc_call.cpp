@@ -1,9 +1,13 @@
 #include "epp/server/ext_proc_call.hpp"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/slice.h>
+
 #include <chrono>
+#include <cstring>
 #include <utility>
 
-#include "epp/server/message_codec.hpp"
 #include "shared/telemetry/log.hpp"
 #include "shared/telemetry/rate_limited_warning.hpp"
 
@@ -33,6 +37,19 @@ void warn_of_response_mode(BodyMode mode) {
         .field("advice", "set response_body_mode to FULL_DUPLEX_STREAMED")
         .field("suppressed", *suppressed);
   }
+}
+
+// One piece of memory of gRPC's, which the answer and the writer's memory are not needed for any more.
+grpc::ByteBuffer bytes_of(const MessageWriter::Encoded& message) {
+  grpc_slice slice = grpc_slice_malloc(message.size());
+  std::uint8_t* to = GRPC_SLICE_START_PTR(slice);
+  for (const std::string_view part : {message.head, message.body, message.tail}) {
+    if (part.empty()) continue;
+    std::memcpy(to, part.data(), part.size());
+    to += part.size();
+  }
+  const grpc::Slice whole(slice, grpc::Slice::STEAL_REF);
+  return {&whole, 1};
 }
 
 }  // namespace
@@ -102,19 +119,31 @@ void ExtProcCall::on_read(bool ok) {
     life_.on_stream_ended();
     return;
   }
-  WireRequest& message = host_.codec->fresh_request();
-  if (!grpc::SerializationTraits<WireRequest>::Deserialize(&incoming_, &message).ok()) {
+  if (!deliver_incoming()) {
     malformed_ = true;
     peer_closed_ = true;
     life_.on_stream_ended();
     return;
   }
-  deliver(message, first_message_, stream_);
   if (std::exchange(first_message_, false) && stream_.response_mode() != BodyMode::kFullDuplex &&
       !stream_.observes_only()) {
     warn_of_response_mode(stream_.response_mode());
   }
   watch_body();
+}
+
+bool ExtProcCall::deliver_incoming() {
+  using google::protobuf::io::CodedInputStream;
+  grpc::Slice whole;
+  if (incoming_.TrySingleSlice(&whole).ok()) {
+    CodedInputStream input(whole.begin(), static_cast<int>(whole.size()));
+    return host_.reader->deliver(input, first_message_, stream_);
+  }
+  const auto size = static_cast<int>(incoming_.Length());
+  grpc::ProtoBufferReader pieces(&incoming_);
+  CodedInputStream input(&pieces);
+  input.PushLimit(size);
+  return host_.reader->deliver(input, first_message_, stream_);
 }
 
 void ExtProcCall::on_written(bool ok) {
@@ -128,24 +157,23 @@ void ExtProcCall::watch_body() {
   const bool wants = stream_.receives_request() && !stream_.ended();
   if (!wants) {
     forget_body();
-  } else if (!body_deadline_) {
-    body_deadline_ = host_.deadlines->add(*this);
+  } else if (!is_waiting()) {
+    host_.deadlines->add(*this);
   }
 }
 
 void ExtProcCall::forget_body() {
-  if (body_deadline_) host_.deadlines->remove(*std::exchange(body_deadline_, std::nullopt));
+  if (is_waiting()) stop_waiting();
 }
 
 void ExtProcCall::on_body_timeout() {
-  body_deadline_.reset();
   if (!peer_closed_ && !broken_) stream_.on_request_timeout();
   advance();
 }
 
 void ExtProcCall::advance() {
   if (!finishing_ && !writing_ && !broken_) {
-    if (auto answer = stream_.next()) send(std::move(*answer));
+    if (const auto answer = stream_.next()) send(*answer);
   }
   const bool all_said = !writing_ && (broken_ || stream_.ended() || peer_closed_);
   if (!finishing_ && all_said) finish();
@@ -156,12 +184,8 @@ void ExtProcCall::advance() {
   leave_if_done();
 }
 
-void ExtProcCall::send(Answer answer) {
-  // Turned into bytes here and now, so the next answer may have the same memory.
-  grpc::ByteBuffer outgoing;
-  bool own_buffer = false;
-  (void)grpc::SerializationTraits<WireResponse>::Serialize(host_.codec->encode(std::move(answer)), &outgoing,
-                                                           &own_buffer);
+void ExtProcCall::send(const Answer& answer) {
+  const grpc::ByteBuffer outgoing = bytes_of(host_.writer->encode(answer));
   if (stream_.ended()) {  // that was the last
     finishing_ = true;
     rpc_.WriteAndFinish(outgoing, grpc::WriteOptions(), grpc::Status::OK, tag(Operation::kFinish));
@@ -199,7 +223,8 @@ void ExtProcCall::leave_if_done() {
 // From any thread, once per plan.
 void ExtProcCall::wake() {
   wakes_.fetch_add(1);
-  wake_alarm_.Set(host_.queue, gpr_now(GPR_CLOCK_MONOTONIC), tag(Operation::kWake));
+  wake_alarm_.emplace();
+  wake_alarm_->Set(host_.queue, gpr_now(GPR_CLOCK_MONOTONIC), tag(Operation::kWake));
 }
 
 }  // namespace handoff::epp

@@ -14,7 +14,8 @@
 #include "epp/ext_proc/ext_proc_stream.hpp"
 #include "epp/planning/request_life.hpp"
 #include "epp/server/body_deadlines.hpp"
-#include "epp/server/message_codec.hpp"
+#include "epp/server/message_reader.hpp"
+#include "epp/server/message_writer.hpp"
 
 namespace handoff::epp {
 
@@ -31,7 +32,8 @@ struct CallHost {
   grpc::ServerCompletionQueue* queue = nullptr;
   const ExtProcLimits* limits = nullptr;
   const LifeServices* life = nullptr;
-  MessageCodec* codec = nullptr;
+  MessageReader* reader = nullptr;
+  MessageWriter* writer = nullptr;
   BodyDeadlines* deadlines = nullptr;
   std::atomic<std::size_t>* open_streams = nullptr;
   std::atomic<std::size_t>* live_calls = nullptr;  // those that wait for a stream, too
@@ -62,11 +64,12 @@ class ExtProcCall final : private BodyWaiter {
   static void listen_once(CallHost& host);
 
   void on_accepted(bool ok);
+  bool deliver_incoming();
   void on_read(bool ok);
   void on_written(bool ok);
   void on_body_timeout() override;
   void advance();
-  void send(Answer answer);
+  void send(const Answer& answer);
   void finish();
   void watch_body();
   void forget_body();
@@ -81,8 +84,7 @@ class ExtProcCall final : private BodyWaiter {
   grpc::ByteBuffer incoming_;
   RequestLife life_;
   ExtProcStream stream_;
-  grpc::Alarm wake_alarm_;
-  std::optional<BodyDeadlines::Place> body_deadline_;  // while the body is not here
+  std::optional<grpc::Alarm> wake_alarm_;  // when a plan came in from another thread
 
   std::atomic<std::uint32_t> wakes_{0};  // on their way
   bool first_message_ = true;

@@ -1,10 +1,6 @@
 #include "epp/server/ext_proc_server.hpp"
 
-#include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/security/tls_certificate_provider.h>
-#include <grpcpp/security/tls_credentials_options.h>
 
 #include <cstdlib>
 #include <stdexcept>
@@ -12,19 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "epp/server/certificate.hpp"
 #include "epp/server/ext_proc_call.hpp"
-#include "epp/server/health_names.hpp"
+#include "epp/server/health_service.hpp"
+#include "epp/server/server_credentials.hpp"
 #include "handoff/epp/v1/introspection.grpc.pb.h"
-#include "shared/config/setting_file.hpp"
 
 namespace handoff::epp {
 namespace {
 
-constexpr unsigned kCertificateCheckSeconds = 1;
-constexpr std::size_t kLargestPem = std::size_t{1} << 20;
-constexpr const char* kCertificateSetting = "DYN_EPP_TLS_CERT_PATH";
-constexpr const char* kKeySetting = "DYN_EPP_TLS_KEY_PATH";
 // Beyond the body limit there is room for what else a message holds.
 constexpr std::uint64_t kMessageSlack = 1ULL << 20;
 constexpr std::uint64_t kLeastMessageLimit = 64ULL << 20;
@@ -50,40 +41,6 @@ std::string address_of(const std::string& bind, std::uint16_t port) {
   return (is_v6 ? "[" + bind + "]" : bind) + ":" + std::to_string(port);
 }
 
-std::string read_pem(const char* setting, const std::string& path) {
-  config::SettingFile file = config::read_setting_file(path, kLargestPem);
-  if (!file.error.empty()) throw std::runtime_error(std::string(setting) + ": " + path + " " + file.error);
-  return std::move(file.text);
-}
-
-// gRPC would start with anything, and then fail every handshake.
-void require_good_pair(const ExtProcServerOptions& options) {
-  const PemCertificate pem{.certificate = read_pem(kCertificateSetting, options.certificate_path),
-                           .private_key = read_pem(kKeySetting, options.key_path)};
-  const auto problem = find_problem(pem);
-  if (!problem) return;
-  throw std::runtime_error(problem->is_of_key ? kKeySetting + (": " + options.key_path) + " " + problem->text
-                                              : kCertificateSetting + (": " + options.certificate_path) +
-                                                    " " + problem->text);
-}
-
-std::shared_ptr<grpc::ServerCredentials> credentials_of(const ExtProcServerOptions& options) {
-  if (!options.secure) return grpc::InsecureServerCredentials();
-  if (options.certificate_path.empty()) {
-    const PemCertificate made = make_self_signed_certificate();
-    grpc::SslServerCredentialsOptions ssl(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
-    ssl.pem_key_cert_pairs.push_back({made.private_key, made.certificate});
-    return grpc::SslServerCredentials(ssl);
-  }
-  require_good_pair(options);
-  auto provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-      options.key_path, options.certificate_path, kCertificateCheckSeconds);
-  grpc::experimental::TlsServerCredentialsOptions tls(provider);
-  tls.watch_identity_key_cert_pairs();
-  tls.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
-  return grpc::experimental::TlsServerCredentials(tls);
-}
-
 // What gateways need of a connection: their own pings are no attack, and a port belongs to one process.
 void set_up_connections(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -91,13 +48,6 @@ void set_up_connections(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
-}
-
-void set_health(grpc::Server& server, bool ready) {
-  auto* health = server.GetHealthCheckService();
-  if (health == nullptr) return;
-  for (const char* name : kReadinessNames) health->SetServingStatus(name, ready);
-  health->SetServingStatus(kLivenessName, true);
 }
 
 }  // namespace
@@ -113,11 +63,11 @@ void let_queues_wait_apart() {
 class ExtProcServer::Impl {
  public:
   Impl(ExtProcServerOptions options, const LifeServices& life) : options_(std::move(options)) {
-    const auto credentials = credentials_of(options_);
+    // They live as long as the server: its handshakes ask them.
+    credentials_ = make_server_credentials(options_.secure, options_.certificate_path, options_.key_path);
     // Health first: the ports of a program that doesn't start are of no use to anybody.
-    grpc::EnableDefaultHealthCheckService(true);
     start_health();
-    start_ext_proc(life, credentials);
+    start_ext_proc(life);
   }
   ~Impl() { stop(std::chrono::milliseconds(0)); }
 
@@ -126,12 +76,14 @@ class ExtProcServer::Impl {
   std::size_t open_streams() const { return open_streams_.load(std::memory_order_relaxed); }
 
   void set_ready(bool ready) {
-    set_health(*server_, ready);
-    set_health(*health_server_, ready);
+    for (auto* health : {stream_health_.get(), health_.get()}) health->set_ready(ready);
   }
 
   void stop(std::chrono::milliseconds patience) {
     if (std::exchange(stopped_, true)) return;
+    for (auto* health : {stream_health_.get(), health_.get()}) {
+      if (health != nullptr) health->stop();
+    }
     // The queues go on meanwhile, so open streams can end.
     server_->Shutdown(std::chrono::system_clock::now() + patience);
     // A call that ends still needs its queue.
@@ -140,6 +92,9 @@ class ExtProcServer::Impl {
     for (auto& queue : queues_) queue->Shutdown();
     for (auto& thread : threads_) thread.join();
     health_server_->Shutdown(std::chrono::system_clock::now());
+    // Their threads end with them.
+    stream_health_.reset();
+    health_.reset();
   }
 
  private:
@@ -148,35 +103,39 @@ class ExtProcServer::Impl {
     set_up_connections(builder);
     builder.AddListeningPort(address_of(options_.bind, options_.health_port),
                              grpc::InsecureServerCredentials(), &health_port_);
-    // Also without a report: gRPC starts no server that has nothing but its own health service.
+    // Also without a report: its threads are those that wait for this port's connections.
     introspection_ = std::make_unique<Introspection>(options_.report);
     builder.RegisterService(introspection_.get());
+    health_ = std::make_unique<HealthService>(builder);
     health_server_ = builder.BuildAndStart();
     require_port(health_server_, health_port_, options_.health_port, "DYN_EPP_GRPC_HEALTH_PORT");
-    set_health(*health_server_, false);
+    health_->start();
   }
 
-  void start_ext_proc(const LifeServices& life, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  void start_ext_proc(const LifeServices& life) {
     grpc::ServerBuilder builder;
     set_up_connections(builder);
-    builder.AddListeningPort(address_of(options_.bind, options_.port), credentials, &port_);
+    builder.AddListeningPort(address_of(options_.bind, options_.port), credentials_, &port_);
     builder.RegisterService(&service_);
     const auto message_limit = std::max(options_.limits.max_request_body + kMessageSlack, kLeastMessageLimit);
     builder.SetMaxReceiveMessageSize(
         static_cast<int>(std::min<std::uint64_t>(message_limit, std::numeric_limits<int>::max())));
     builder.SetMaxSendMessageSize(-1);
     for (std::size_t i = 0; i < options_.threads; ++i) queues_.push_back(builder.AddCompletionQueue());
+    stream_health_ = std::make_unique<HealthService>(builder);
     server_ = builder.BuildAndStart();
     require_port(server_, port_, options_.port, "DYN_EPP_GRPC_PORT");
-    set_health(*server_, false);
+    stream_health_->start();
     for (auto& queue : queues_) {
-      codecs_.push_back(std::make_unique<MessageCodec>(options_.retry_after_secs));
+      readers_.push_back(std::make_unique<MessageReader>());
+      writers_.push_back(std::make_unique<MessageWriter>(options_.retry_after_secs));
       deadlines_.push_back(std::make_unique<BodyDeadlines>(*queue, options_.request_body_timeout));
       hosts_.push_back(std::make_unique<CallHost>(CallHost{.service = &service_,
                                                            .queue = queue.get(),
                                                            .limits = &options_.limits,
                                                            .life = &life,
-                                                           .codec = codecs_.back().get(),
+                                                           .reader = readers_.back().get(),
+                                                           .writer = writers_.back().get(),
                                                            .deadlines = deadlines_.back().get(),
                                                            .open_streams = &open_streams_,
                                                            .live_calls = &live_calls_}));
@@ -204,12 +163,16 @@ class ExtProcServer::Impl {
   }
 
   ExtProcServerOptions options_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;
   RawExternalProcessor service_;
   std::unique_ptr<Introspection> introspection_;
+  std::unique_ptr<HealthService> health_;
   std::unique_ptr<grpc::Server> health_server_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::unique_ptr<HealthService> stream_health_;
   std::unique_ptr<grpc::Server> server_;
-  std::vector<std::unique_ptr<MessageCodec>> codecs_;
+  std::vector<std::unique_ptr<MessageReader>> readers_;
+  std::vector<std::unique_ptr<MessageWriter>> writers_;
   std::vector<std::unique_ptr<BodyDeadlines>> deadlines_;
   std::vector<std::unique_ptr<CallHost>> hosts_;
   std::vector<std::thread> threads_;

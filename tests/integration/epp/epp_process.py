@@ -85,6 +85,13 @@ class Epp:
                       health.HealthCheckRequest(service=service), health.HealthCheckResponse)
         return health.HealthCheckResponse.ServingStatus.Name(reply.status)
 
+    def watch_health(self, service, channel):
+        """Yields what it is told, as long as it is."""
+        call = channel.unary_stream("/grpc.health.v1.Health/Watch", health.HealthCheckRequest.SerializeToString,
+                                    health.HealthCheckResponse.FromString)
+        for reply in call(health.HealthCheckRequest(service=service), timeout=PATIENCE):
+            yield health.HealthCheckResponse.ServingStatus.Name(reply.status)
+
     def load(self, role):
         """Sums over the workers of a selector."""
         selector = next(each for each in self.report()["selectors"] if each["role"] == role)

@@ -9,11 +9,17 @@ _ROOT = pathlib.Path(__file__).parents[3]
 _FOLDER = tempfile.TemporaryDirectory(prefix="handoff-messages-")
 _EXT_PROC = _ROOT / "epp/ext_proc/proto"
 _SERVER = _ROOT / "epp/server/proto"
-_HERE = pathlib.Path(__file__).parent
+# By itself, as its own folders are those of a Python package.
+_HEALTH = _SERVER / "grpc/health/v1"
 
-subprocess.run(["protoc", f"-I{_EXT_PROC}", f"-I{_SERVER}", f"-I{_HERE}", f"--python_out={_FOLDER.name}",
-                *[str(path) for path in sorted(_EXT_PROC.rglob("*.proto"))],
-                *[str(path) for path in sorted(_SERVER.rglob("*.proto"))], str(_HERE / "health.proto")], check=True)
+
+def _make(root, *files):
+    subprocess.run(["protoc", f"-I{root}", f"--python_out={_FOLDER.name}", *[str(path) for path in files]], check=True)
+
+
+_make(_EXT_PROC, *sorted(_EXT_PROC.rglob("*.proto")))
+_make(_SERVER, *sorted((_SERVER / "handoff").rglob("*.proto")))
+_make(_HEALTH, _HEALTH / "health.proto")
 sys.path.insert(0, _FOLDER.name)
 
 from envoy.config.core.v3 import base_pb2 as core  # noqa: E402

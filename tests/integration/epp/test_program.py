@@ -237,6 +237,32 @@ def test_open_streams_end_before_the_program(own):
     assert own.process.wait() == 0
 
 
+def test_health_is_watched_on_both_ports(own):
+    for channel in (own.channel, own.health_channel):
+        unknown = own.watch_health("other", channel)
+        assert next(unknown) == "SERVICE_UNKNOWN"
+        unknown.close()
+        watches = [own.watch_health(name, channel) for name in ("", "readiness", "liveness")]
+        assert [next(watch) for watch in watches] == ["NOT_SERVING", "NOT_SERVING", "SERVING"]
+        own.tell("synced", 1)
+        assert [next(watch) for watch in watches[:2]] == ["SERVING", "SERVING"]
+        own.tell("synced", 0)
+        assert [next(watch) for watch in watches[:2]] == ["NOT_SERVING", "NOT_SERVING"]
+        for watch in watches:
+            watch.close()
+
+
+def test_who_watches_health_does_not_hold_up_the_end(own):
+    watches = [own.watch_health("liveness", channel) for channel in (own.channel, own.health_channel)]
+    assert [next(watch) for watch in watches] == ["SERVING", "SERVING"]
+    own.process.send_signal(signal.SIGTERM)
+    for watch in watches:
+        with pytest.raises(grpc.RpcError) as error:
+            next(watch)
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert own.process.wait(PATIENCE) == 0
+
+
 @pytest.mark.settings(DYN_SECURE_SERVING="true")
 def test_tls_with_a_certificate_of_its_own(own):
     pem = ssl.get_server_certificate(("127.0.0.1", own.port))
@@ -275,6 +301,26 @@ def test_a_certificate_that_is_replaced(tmp_path):
         with grpc.secure_channel(f"127.0.0.1:{epp.port}", credentials,
                                  options=[("grpc.ssl_target_name_override", "second")]) as channel:
             assert epp.health("liveness", channel) == "SERVING"
+    finally:
+        assert epp.stop() == 0
+
+
+def test_a_certificate_is_kept_when_its_replacement_cannot_be_served(tmp_path):
+    certificate, key = make_certificate(tmp_path, "first")
+    first = certificate.read_text().strip()
+    (tmp_path / "other").mkdir()
+    other_key = make_certificate(tmp_path / "other", "other")[1]
+    epp = Epp({"DYN_SECURE_SERVING": "true", "DYN_EPP_TLS_CERT_PATH": str(certificate), "DYN_EPP_TLS_KEY_PATH": str(key)})
+    try:
+        served = lambda: ssl.get_server_certificate(("127.0.0.1", epp.port)).strip()  # noqa: E731
+        assert served() == first
+        other_key.rename(key)
+        reason = epp.wait_log("certificate_kept").fields["reason"]
+        assert reason.startswith(f"DYN_EPP_TLS_KEY_PATH: {key} ") and "mismatch" in reason, reason
+        assert served() == first
+        make_certificate(tmp_path, "second")
+        epp.wait_log("certificate_replaced")
+        assert served() == certificate.read_text().strip() != first
     finally:
         assert epp.stop() == 0
 
