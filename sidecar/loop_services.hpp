@@ -27,6 +27,8 @@ struct SharedPlan {
   std::optional<LoadedBackend> backend;
   ForgeryGuard guard;
   PrefillAllowlist allowlist;
+  /// Where requests without the routing header go; only with a backend.
+  std::optional<PrefillEndpoint> usual_prefill;
   EngineAddress local_engine;
 };
 

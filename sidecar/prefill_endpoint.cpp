@@ -30,6 +30,15 @@ std::optional<PrefillEndpoint> parse_prefill_endpoint(std::string_view field_val
   return PrefillEndpoint(field_value, host.size(), *port, address);
 }
 
+std::optional<PrefillEndpoint> read_configured_endpoint(std::string_view text) {
+  constexpr std::string_view kScheme = "http://";
+  if (text.starts_with(kScheme)) {
+    text.remove_prefix(kScheme.size());
+    if (text.ends_with('/')) text.remove_suffix(1);
+  }
+  return parse_prefill_endpoint(text);
+}
+
 PrefillHint parse_prefill_hint(std::span<const std::string_view> field_lines) {
   if (field_lines.empty()) return NoPrefillEndpoint{};
   if (field_lines.size() > 1) return InvalidPrefillEndpoint{};

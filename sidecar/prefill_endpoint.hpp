@@ -52,6 +52,10 @@ class PrefillEndpoint {
 /// brackets. Anything else, such as a list, user info, a scheme, a path or a percent sign, is no endpoint.
 std::optional<PrefillEndpoint> parse_prefill_endpoint(std::string_view field_value);
 
+/// Reads an endpoint from a setting: the same, or as the URL `http://host:port`, with or without a `/` behind
+/// it.
+std::optional<PrefillEndpoint> read_configured_endpoint(std::string_view text);
+
 /// No field line: the request runs on the local engine alone.
 struct NoPrefillEndpoint {};
 /// The field lines don't say exactly one endpoint. Carries nothing: the value is never shown to anyone.

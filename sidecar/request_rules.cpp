@@ -83,7 +83,13 @@ std::optional<Refusal> read_prefill_hint(const SharedPlan& plan, RequestContext&
     if (field.kind == HeaderClass::x_prefiller_host_port && count < lines.size())
       lines[count++] = field.value;
   }
-  if (count == 0) return std::nullopt;
+  if (count == 0) {
+    if (plan.usual_prefill) {
+      request.prefill = *plan.usual_prefill;
+      request.record.prefill_endpoint = plan.usual_prefill->authority();
+    }
+    return std::nullopt;
+  }
   request.prefill = parse_prefill_hint(std::span(lines).first(count));
   const auto* endpoint = std::get_if<PrefillEndpoint>(&request.prefill);
   if (endpoint == nullptr) return Refusal{SidecarError::invalid_epp_metadata, {}};

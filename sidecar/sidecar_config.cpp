@@ -9,6 +9,7 @@
 #include "shared/config/codec.hpp"
 #include "shared/config/option_table.hpp"
 #include "shared/telemetry/level.hpp"
+#include "sidecar/prefill_endpoint.hpp"
 
 namespace handoff::sidecar {
 namespace {
@@ -20,6 +21,11 @@ std::optional<std::string> wrong_allowlist(std::string_view text) {
   const auto parsed = parse_prefill_allowlist(text);
   if (const auto* error = std::get_if<AllowlistError>(&parsed)) return error->message;
   return std::nullopt;
+}
+
+std::optional<std::string> wrong_endpoint(std::string_view text) {
+  if (text.empty() || read_configured_endpoint(text)) return std::nullopt;
+  return "takes host:port or http://host:port, with a port from 1 to 65535";
 }
 
 std::optional<std::string> wrong_address(std::string_view text) {
@@ -99,6 +105,13 @@ void declare_backend(config::OptionTable& table, SidecarConfig& config) {
 void declare_prefill(config::OptionTable& table, SidecarConfig& config) {
   table.section("Prefill");
   table.add(
+      {.name = "DYN_SIDECAR_PREFILL_ENDPOINT",
+       .help = "Prefill engine of requests without the routing header, as `host:port`; empty: they run on "
+               "the decode engine alone. The allowlist is not asked.",
+       .aliases = {{.name = "DYN_CONTEXT_ENGINE_URL"}},
+       .validate = wrong_endpoint},
+      config.prefill_endpoint, config::text());
+  table.add(
       {.name = "DYN_SIDECAR_PREFILL_ALLOWLIST",
        .help =
            "Prefill endpoints that the routing header may name: IPs, CIDRs, host names and `.suffix`, each "
@@ -118,9 +131,13 @@ void declare_prefill(config::OptionTable& table, SidecarConfig& config) {
             config.prefill_retries, config::whole_number(0, 10));
   table.add({.name = "DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS", .help = "Pause before such a try."},
             config.prefill_retry_backoff, config::milliseconds(Millis(1), Millis(60000)));
-  table.add({.name = "DYN_SIDECAR_PREFILL_DEADLINE_MS", .help = "Time for the whole prefill leg."},
+  table.add({.name = "DYN_SIDECAR_PREFILL_DEADLINE_MS",
+             .help = "Time for the whole prefill leg.",
+             .aliases = {{.name = "DYN_CONTEXT_FIRST_CONTEXT_DEADLINE_MS"}}},
             config.prefill_deadline, config::milliseconds(Millis(1), hours(24)));
-  table.add({.name = "DYN_SIDECAR_MAX_PREFILL_RESPONSE_BYTES", .help = "Largest reply of a prefill engine."},
+  table.add({.name = "DYN_SIDECAR_MAX_PREFILL_RESPONSE_BYTES",
+             .help = "Largest reply of a prefill engine.",
+             .aliases = {{.name = "DYN_CONTEXT_FIRST_HANDOFF_BYTES"}}},
             config.max_prefill_response_bytes, config::byte_count(1));
 }
 
@@ -140,7 +157,9 @@ void declare_limits(config::OptionTable& table, SidecarConfig& config) {
   table.add({.name = "DYN_SIDECAR_CLIENT_IDLE_TIMEOUT_MS",
              .help = "How long an idle client connection is kept; longer than the gateway keeps it."},
             config.client_idle_timeout, config::milliseconds());
-  table.add({.name = "DYN_SIDECAR_MAX_REQUEST_BYTES", .help = "Largest body of a generation request."},
+  table.add({.name = "DYN_SIDECAR_MAX_REQUEST_BYTES",
+             .help = "Largest body of a generation request.",
+             .aliases = {{.name = "DYN_CONTEXT_FIRST_REQUEST_BYTES"}}},
             config.max_request_bytes, config::byte_count(1));
   table.add({.name = "DYN_SIDECAR_MAX_HEADER_BYTES", .help = "Largest head of a request or a reply."},
             config.max_header_bytes, config::byte_count(1024, 1024 * 1024));

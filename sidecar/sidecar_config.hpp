@@ -35,6 +35,7 @@ struct SidecarConfig {
   std::string model_name;
 
   // Prefill
+  std::string prefill_endpoint;  // for requests without the routing header; empty: they run on decode alone
   std::string prefill_allowlist;
   bool allow_client_handoff = false;
   OnPrefillFailure on_prefill_failure = OnPrefillFailure::error;

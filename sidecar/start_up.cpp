@@ -132,6 +132,9 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
 
   auto allowlist = parse_prefill_allowlist(config.prefill_allowlist);
   if (auto* rules = std::get_if<PrefillAllowlist>(&allowlist)) result.plan.allowlist = std::move(*rules);
+  result.plan.usual_prefill = read_configured_endpoint(config.prefill_endpoint);
+  if (result.plan.usual_prefill && means_none(backend))
+    problems.emplace_back("DYN_SIDECAR_PREFILL_ENDPOINT needs a backend: set DYN_SIDECAR_BACKEND");
   result.plan.local_engine = make_engine_address("localhost", config.engine_port);
   if (config.port != 0 && config.port == config.engine_port) {
     problems.emplace_back(

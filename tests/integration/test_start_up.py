@@ -77,6 +77,27 @@ def test_unknown_spellings_of_aliases(settings):
     assert name in refused(settings)
 
 
+def test_names_of_dynamos_trtllm_sidecar():
+    names = {"DYN_ADAPTER_MODE": "trtllm-context-first", "DYN_CONTEXT_ENGINE_URL": "http://[::1]:8000/",
+             "DYN_CONTEXT_FIRST_REQUEST_BYTES": "1000", "DYN_CONTEXT_FIRST_HANDOFF_BYTES": "2000",
+             "DYN_CONTEXT_FIRST_CONTEXT_DEADLINE_MS": "3000"}
+    text = printed({"DYN_SIDECAR_BACKEND": None, **names})
+    for line in ("DYN_SIDECAR_PREFILL_ENDPOINT=http://[::1]:8000/", "DYN_SIDECAR_MAX_REQUEST_BYTES=1000",
+                 "DYN_SIDECAR_MAX_PREFILL_RESPONSE_BYTES=2000", "DYN_SIDECAR_PREFILL_DEADLINE_MS=3000"):
+        assert line in text.splitlines(), text
+
+
+@pytest.mark.parametrize("value", ["context", "context:0", "https://context:8000", "http://context:8000/v1", "http://u@context:8000",
+                                   "10.0.0.1:1,10.0.0.2:1"])
+def test_prefill_endpoint_that_is_none(value):
+    assert "DYN_CONTEXT_ENGINE_URL" in refused({"DYN_SIDECAR_BACKEND": "trtllm", "DYN_CONTEXT_ENGINE_URL": value})
+
+
+def test_prefill_endpoint_needs_a_backend():
+    text = refused({"DYN_SIDECAR_BACKEND": "none", "DYN_SIDECAR_PREFILL_ENDPOINT": "context:8000"})
+    assert "DYN_SIDECAR_PREFILL_ENDPOINT" in text and "DYN_SIDECAR_BACKEND" in text
+
+
 @pytest.mark.parametrize("backend", ["no-such-backend", "/no/such/file.so", "/etc/passwd", "/", "../vllm"])
 def test_bad_plugin(backend):
     text = refused({"DYN_SIDECAR_BACKEND": backend})

@@ -430,3 +430,21 @@ def test_other_paths_pass_through(rig):
     with rig.connect() as client:
         client.send(wire("GET", "/v1/models", [rig.hint]))
         assert client.read_response("GET").json["data"][0]["id"] == "mock-model"
+
+
+# ------------------------------------------------------------------------------------------- a context engine by setting
+
+@SCHEDULES
+def test_t54_requests_without_the_header_go_to_the_configured_context_engine(own, schedule):
+    context, generation, other = (own.engine("--engine", "trtllm", "--role", role) for role in ("producer", "consumer", "producer"))
+    settings = {"DYN_SIDECAR_BACKEND": "trtllm", "DYN_SIDECAR_TRTLLM_SCHEDULE": schedule,
+                "DYN_CONTEXT_ENGINE_URL": f"http://127.0.0.1:{context.port}", "DYN_SIDECAR_PREFILL_ALLOWLIST": f"127.0.0.1:{other.port}"}
+    rig = Rig(own.sidecar(generation.port, settings), other, generation)
+    answer = rig.post(CHAT, "/v1/chat/completions", disaggregated=False)
+    assert text_of("/v1/chat/completions", answer) == generation.expect("/v1/chat/completions", CHAT)["text"]
+    assert context.state()["prefill_requests"] == 1
+    assert rig.exchange_line(path="/v1/chat/completions").fields["prefill"] == f"127.0.0.1:{context.port}"
+    assert rig.post(CHAT, "/v1/chat/completions").status == 200, "the header still chooses"
+    assert other.state()["prefill_requests"] == 1
+    rig.post(CHAT, "/v1/chat/completions", [("x-prefiller-host-port", f"127.0.0.1:{context.port}")], disaggregated=False).refused(
+        403, "prefill_endpoint_not_allowed")

@@ -131,6 +131,18 @@ TEST(PrefillEndpoint, AcceptsOnlyWhatItCanWriteBack) {
   EXPECT_GT(accepted, 1000);
 }
 
+TEST(PrefillEndpoint, SettingsMayBeUrls) {
+  for (const std::string_view text : {"a:1", "http://a:1", "http://a:1/"}) {
+    const auto endpoint = read_configured_endpoint(text);
+    ASSERT_TRUE(endpoint) << text;
+    EXPECT_EQ(endpoint->authority(), "a:1");
+  }
+  for (const std::string_view text : {"", "a", "a:1/", "http://", "http://a", "http://a:1//", "http://a:1/x",
+                                      "https://a:1", "HTTP://a:1"}) {
+    EXPECT_FALSE(read_configured_endpoint(text)) << text;
+  }
+}
+
 TEST(PrefillHint, WantsAtMostOneFieldLine) {
   using Lines = std::vector<std::string_view>;
   EXPECT_TRUE(std::holds_alternative<NoPrefillEndpoint>(parse_prefill_hint(Lines{})));

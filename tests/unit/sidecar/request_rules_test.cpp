@@ -85,6 +85,19 @@ TEST_F(RequestRulesTest, ReadsTheRoutingHeader) {
   EXPECT_EQ(refused("x-prefiller-host-port: 10.1.2.3:80\r\n"), SidecarError::pd_adapter_unavailable);
 }
 
+TEST_F(RequestRulesTest, WithoutTheHeaderTheUsualEndpointCounts) {
+  plan_.usual_prefill = read_configured_endpoint("http://Context.test:8000/");
+  auto& plain = request("POST /v1/completions");
+  EXPECT_EQ(read_prefill_hint(plan_, plain), std::nullopt);
+  ASSERT_TRUE(std::holds_alternative<PrefillEndpoint>(plain.prefill));
+  EXPECT_EQ(std::get<PrefillEndpoint>(plain.prefill).authority(), "context.test:8000");
+  EXPECT_EQ(plain.record.prefill_endpoint, "context.test:8000");
+  const auto refusal =
+      read_prefill_hint(plan_, request("POST /v1/completions", "x-prefiller-host-port: nonsense\r\n"));
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->error, SidecarError::invalid_epp_metadata) << "the header is not overruled";
+}
+
 TEST_F(RequestRulesTest, TakesABodyForJsonUnlessItsTypeSaysOtherwise) {
   const struct {
     const char* fields;
