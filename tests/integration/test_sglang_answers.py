@@ -50,6 +50,15 @@ def test_s03_usage_and_stream_options_are_decodes(pd):
     assert usage["completion_tokens"] == 6
 
 
+def test_s03_usage_says_what_prefill_had_in_its_cache():
+    report = ("--enable-cache-report",)
+    with sglang_rig(prefill=("--prefix-caching", *report), decode=report) as pd:
+        for cached_before in (False, True):
+            usage = pd.post({**BODIES[CHAT], "messages": [{"role": "user", "content": PROMPT * 8}]}, CHAT).json["usage"]
+            cached = (usage["prompt_tokens_details"] or {}).get("cached_tokens", 0)
+            assert (cached > usage["prompt_tokens"] // 2) is cached_before, usage
+
+
 @STREAMS
 @pytest.mark.parametrize("path, field", [(COMPLETIONS, "prompt"), (GENERATE, "text")])
 def test_s10_batches(pd, path, field, stream):

@@ -4,6 +4,7 @@ far more often than by turns, and the load is still spread."""
 import concurrent.futures
 import random
 
+import pytest
 from harness.stack import CHAT, chat, start_stack, wait_tidy
 
 DOCUMENTS = 13  # odd, so that two engines by turns both see all of them
@@ -31,11 +32,12 @@ def hit_rate(engines):
             sum(state["prefix_cache"]["queries"] for state in states))
 
 
-def test_shared_prefixes_are_found_again_and_the_load_is_spread():
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_shared_prefixes_are_found_again_and_the_load_is_spread(engine):
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     bodies = requests(random.Random(seed))
-    with start_stack(flags=PACE, prefill_flags=CACHE) as stack, \
+    with start_stack(engine=engine, flags=PACE, prefill_flags=CACHE) as stack, \
             concurrent.futures.ThreadPoolExecutor(WORKERS) as clients:
         statuses = list(clients.map(lambda body: stack.post(CHAT, body)[0], bodies))
         assert statuses == [200] * len(bodies)
@@ -44,8 +46,8 @@ def test_shared_prefixes_are_found_again_and_the_load_is_spread():
         served = [engine.state()["prefill_requests"] for engine in stack.prefills]
         decoded = [engine.state()["decode_requests"] for engine in stack.decodes]
 
-        # The same requests by turns, on engines of the same kind.
-        by_turns = [stack.start_engine("prefill-engine.ini", *PACE, *CACHE) for _ in stack.prefills]
+        # The same requests by turns, on engines of the same kind that answer alone.
+        by_turns = [stack.start_engine("prefill-engine.ini", "--engine", engine, *PACE, *CACHE) for _ in stack.prefills]
         for number, body in enumerate(bodies):
             assert by_turns[number % len(by_turns)].post(CHAT, body).status == 200
         turns = hit_rate(by_turns)

@@ -32,6 +32,13 @@ void Engine::publish_kv_events() {
   if (kv_events_ && !events.empty()) kv_events_->publish(events);
 }
 
+bool Engine::reset_prefix_cache() {
+  if (gauges_.running > 0 || leases_.live() > 0) return false;
+  prefix_cache_.clear(true);
+  publish_kv_events();
+  return true;
+}
+
 Clock::time_point Engine::book_prefill(std::chrono::microseconds cost) {
   const auto now = Clock::now();
   if (!config_.one_prefill_at_a_time) return now + cost;

@@ -54,9 +54,13 @@ class Engine {
   PrefixCache& prefix_cache() { return prefix_cache_; }
   // Null without --kv-events.
   KvEventPublisher* kv_events() { return kv_events_.get(); }
+  const KvEventPublisher* kv_events() const { return kv_events_.get(); }
   // Tells the subscribers what has changed in the prefix cache since the last call; one batch, as the
   // scheduler's step.
   void publish_kv_events();
+  // Empties the prefix cache and says so to subscribers. False, and nothing done, while a request or a lease
+  // holds blocks of it.
+  bool reset_prefix_cache();
   // When a prompt that takes `cost` to compute is done; with --one-prefill-at-a-time after those before it.
   Clock::time_point book_prefill(std::chrono::microseconds cost);
   Counters& counters() { return counters_; }

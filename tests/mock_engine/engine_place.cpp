@@ -5,7 +5,6 @@
 #include <utility>
 
 namespace handoff::mock {
-namespace {}  // namespace
 
 EnginePlace::EnginePlace(Engine& engine, const ApiRequest& request, std::int64_t rank)
     : engine_(engine), request_(request), gauge_(&engine.gauges().queued), rank_(rank) {

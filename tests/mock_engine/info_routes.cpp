@@ -137,16 +137,6 @@ Awaitable<bool> serve_json_route(Exchange& exchange) {
   co_return true;
 }
 
-// vLLM's endpoint of its development mode: only while nothing runs.
-std::string reset_prefix_cache(Engine& engine) {
-  const bool idle = engine.gauges().running == 0 && engine.leases().live() == 0;
-  if (idle) {
-    engine.prefix_cache().clear(true);
-    engine.publish_kv_events();
-  }
-  return idle ? R"({"success":true})" : R"({"success":false})";
-}
-
 }  // namespace
 
 Awaitable<bool> serve_info_route(Exchange& exchange) {
@@ -164,7 +154,9 @@ Awaitable<bool> serve_info_route(Exchange& exchange) {
   } else if (path.starts_with("/v1/models")) {
     co_await answer_models(exchange);
   } else if (path == "/reset_prefix_cache") {
-    co_await answer_json(exchange, 200, reset_prefix_cache(engine));
+    // vLLM's endpoint of its development mode.
+    co_await answer_json(exchange, 200,
+                         engine.reset_prefix_cache() ? R"({"success":true})" : R"({"success":false})");
   } else if (exchange.request.method == "POST") {
     const bool known = co_await serve_json_route(exchange);
     co_return known;

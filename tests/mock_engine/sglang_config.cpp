@@ -29,6 +29,7 @@ void add_sglang_options(CLI::App& app, SglangConfig& config) {
          "--admission-ms", [&config](std::int64_t ms) { config.admission = std::chrono::milliseconds(ms); })
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--incremental-streaming-output", config.incremental_streaming);
+  app.add_flag("--enable-cache-report", config.cache_report);
   app.add_flag("--typed-errors", config.typed_errors);
 }
 

@@ -23,6 +23,8 @@ struct SglangConfig {
   // Between HTTP admission and the scheduler. An abort that comes in this window is lost.
   std::chrono::milliseconds admission{0};
   bool incremental_streaming = false;
+  // Usage says how much of the prompt was cached, if anything.
+  bool cache_report = false;
   // Typed error headers, as the newest releases send them.
   bool typed_errors = false;
 };

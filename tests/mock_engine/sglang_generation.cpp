@@ -139,7 +139,8 @@ Awaitable<void> answer_whole(Exchange& exchange, SglangScheduler& scheduler, con
                             answers_of(request, tasks),
                             std::time(nullptr),
                             config.sglang.mode != SglangMode::kDecode,
-                            false};
+                            false,
+                            config.sglang.cache_report};
   co_await answer_json(exchange, 200, sglang_whole(answer));
 }
 
@@ -178,7 +179,8 @@ Awaitable<void> answer_stream(Exchange& exchange, SglangScheduler& scheduler, co
                             answers_of(request, tasks),
                             std::time(nullptr),
                             config.sglang.mode != SglangMode::kDecode,
-                            config.sglang.incremental_streaming};
+                            config.sglang.incremental_streaming,
+                            config.sglang.cache_report};
   std::size_t at = 0;
   if (const SglangFailure* failure = first_failure(tasks, at)) {
     co_await exchange.writer.piece(sglang_error_events(answer, at, *failure));

@@ -34,8 +34,9 @@ std::string join_text(std::uint64_t room, std::uint64_t prompt_hash, std::option
   return dump(out);
 }
 
-std::string delivered_text(std::uint64_t prompt_hash) {
-  return dump(Json{{"prompt_hash", std::to_string(prompt_hash)}});
+std::string delivered_text(const SglangHandover& handover) {
+  return dump(Json{{"prompt_hash", std::to_string(handover.prompt_hash)},
+                   {"cached_tokens", std::to_string(handover.cached_tokens)}});
 }
 
 Awaitable<bool> has_topology(Engine& engine, std::string host, std::uint16_t port) {
@@ -62,10 +63,10 @@ bool SglangRendezvous::joined(std::uint64_t room, std::int64_t rank) const {
   return found != joins_.end() && found->second->rank.value_or(rank) == rank;
 }
 
-bool SglangRendezvous::deliver(std::uint64_t room, std::uint64_t prompt_hash) {
+bool SglangRendezvous::deliver(std::uint64_t room, const SglangHandover& handover) {
   const auto found = joins_.find(room);
   if (found == joins_.end()) return false;
-  found->second->delivered = prompt_hash;
+  found->second->delivered = handover;
   engine_.notify();
   return true;
 }
@@ -111,20 +112,21 @@ Awaitable<void> SglangRendezvous::serve(Exchange& exchange, std::uint16_t http_p
 Awaitable<JoinResult> join_room(Engine& engine, std::string host, std::uint16_t port, std::uint64_t room,
                                 std::uint64_t prompt_hash, std::optional<std::int64_t> prefill_rank) {
   const bool known = co_await has_topology(engine, host, port);
-  if (!known) co_return JoinResult{JoinEnd::kNoHandshake, 0};
+  if (!known) co_return JoinResult{JoinEnd::kNoHandshake, {}};
   std::string request = http_request_text("POST", "/kv_transfer", join_text(room, prompt_hash, prefill_rank));
   auto result =
       co_await (ask_http(host, port, std::move(request)) || sleep_for(engine.config().scaled(300.0)));
-  if (result.index() == 1) co_return JoinResult{JoinEnd::kTimedOut, 0};
+  if (result.index() == 1) co_return JoinResult{JoinEnd::kTimedOut, {}};
   const std::optional<HttpReply> reply = std::get<0>(std::move(result));
   const auto body = reply && reply->status == 200 ? parse_json(reply->body) : std::nullopt;
   const auto hash = body && body->is_object() ? number_in(*body, "prompt_hash") : std::nullopt;
   if (!hash) {
     // P is gone: two heartbeats, 5 s apart, have to fail before D believes it.
     co_await sleep_for(engine.config().scaled(10.0));
-    co_return JoinResult{JoinEnd::kLost, 0};
+    co_return JoinResult{JoinEnd::kLost, {}};
   }
-  co_return JoinResult{JoinEnd::kDelivered, *hash};
+  const auto cached = number_in(*body, "cached_tokens").value_or(0);
+  co_return JoinResult{JoinEnd::kDelivered, {*hash, static_cast<std::int64_t>(cached)}};
 }
 
 }  // namespace handoff::mock

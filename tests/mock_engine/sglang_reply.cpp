@@ -93,7 +93,9 @@ Reply usage_of(const SglangAnswer& answer) {
   usage.prompt_tokens = answer.request.whole.prompt_tokens();
   for (const Completion& done : answer.answers) usage.completion_tokens += done.token_count();
   for (const auto& task : answer.tasks) usage.cached_tokens += task->cached_tokens;
-  return usage_json(usage);
+  Reply out = usage_json(usage);
+  if (!answer.cache_report || usage.cached_tokens == 0) out["prompt_tokens_details"] = nullptr;
+  return out;
 }
 
 Reply openai_header(const SglangAnswer& answer, bool chunk) {

@@ -18,6 +18,7 @@ struct SglangAnswer {
   std::int64_t created = 0;
   bool has_prompt_logprobs = true;  // a decode engine did not compute the prompt
   bool incremental = false;
+  bool cache_report = false;
 };
 
 std::string sglang_whole(const SglangAnswer& answer);

@@ -53,7 +53,9 @@ Json as_completion(const Json& body) {
   for (const char* name : {"temperature", "top_p", "stop", "n", "ignore_eos"}) {
     if (const Json* value = member(first, name)) out[name] = *value;
   }
-  if (const Json* stream = member(body, "stream")) out["stream"] = *stream;
+  for (const char* name : {"stream", "cache_salt"}) {
+    if (const Json* value = member(body, name)) out[name] = *value;
+  }
   return out;
 }
 

@@ -23,6 +23,9 @@ const std::map<std::string, std::string>& methods() {
   return table;
 }
 
+constexpr const char* kFlushed = "Cache flushed.\n";
+constexpr const char* kNotFlushed = "The cache is not flushed while requests run or wait.\n";
+
 bool is_open(const std::string& path) {
   return path == "/health" || path == "/health_generate" || path == "/ping" || path == "/v1/models";
 }
@@ -32,6 +35,20 @@ bool authorized(const Exchange& exchange) {
   if (key.empty() || is_open(exchange.path)) return true;
   const std::string* value = exchange.header("authorization");
   return value && *value == "Bearer " + key;
+}
+
+// Null: this engine publishes none, as D, which has no prefix cache.
+Reply kv_events_of(const Engine& engine) {
+  const MockConfig& config = engine.config();
+  if (engine.kv_events() == nullptr || config.sglang.mode == SglangMode::kDecode) return nullptr;
+  Reply out;
+  out["publisher"] = "zmq";
+  out["endpoint_host"] = "*";
+  out["endpoint_port_base"] = engine.kv_events()->port();
+  out["topic"] = config.kv_topic;
+  out["block_size"] = config.block_size;
+  out["dp_size"] = config.data_parallel_size;
+  return out;
 }
 
 std::string server_info_text(const Engine& engine, std::int64_t bootstrap_port) {
@@ -50,7 +67,7 @@ std::string server_info_text(const Engine& engine, std::int64_t bootstrap_port) 
   out["max_total_num_tokens"] = config.blocks * config.block_size;
   out["internal_states"] = Reply::array({Reply{{"last_gen_throughput", 0.0}}});
   out["version"] = config.sglang.version;
-  out["kv_events"] = nullptr;
+  out["kv_events"] = kv_events_of(engine);
   return dump(out);
 }
 
@@ -134,7 +151,8 @@ Awaitable<void> serve_sglang_route(Exchange& exchange, SglangScheduler& schedule
   } else if (exchange.path == "/v1/responses" || exchange.path == "/v1/messages") {
     co_await answer_without_room(exchange, scheduler);
   } else if (exchange.path == "/flush_cache") {
-    co_await exchange.writer.full(200, "text/plain", {}, "Cache flushed.\n");
+    const bool flushed = scheduler.engine().gauges().queued == 0 && scheduler.engine().reset_prefix_cache();
+    co_await exchange.writer.full(flushed ? 200 : 400, "text/plain", {}, flushed ? kFlushed : kNotFlushed);
   } else {
     if (exchange.path.ends_with("tokenize"))
       exchange.path = exchange.path.ends_with("detokenize") ? "/detokenize" : "/tokenize";

@@ -96,7 +96,7 @@ Awaitable<void> SglangScheduler::run(std::shared_ptr<SglangTask> task) {
       scheduler.engine_.notify();
     }
   } leaving{*this, task};
-  EnginePlace place(engine_, task->item.request);
+  EnginePlace place(engine_, task->item.request, task->rank);
   const auto result = co_await (work(*task, place) || until_stopped(*task));
   if (result.index() == 1) {
     if (engine_.dead()) {
@@ -134,16 +134,16 @@ Awaitable<void> SglangScheduler::work(SglangTask& task, EnginePlace& place) {
   }
   co_await place.wait_for_blocks();
   if (mode == SglangMode::kPrefill) {
-    co_await prefill(task);
+    co_await prefill(task, place);
   } else if (mode == SglangMode::kDecode && !is_fake(task.item)) {
     co_await decode(task);
   } else {
-    co_await compute_prompt(task);
+    co_await compute_prompt(task, place);
   }
   if (task.failure || engine_.dead()) co_return;
   task.first_token = true;
   engine_.notify();
-  co_await generate(task);
+  co_await generate(task, place);
 }
 
 bool SglangScheduler::take_room(SglangTask& task) {
@@ -171,9 +171,9 @@ Awaitable<bool> SglangScheduler::met(SglangTask& task) {
   co_return true;
 }
 
-Awaitable<void> SglangScheduler::prefill(SglangTask& task) {
+Awaitable<void> SglangScheduler::prefill(SglangTask& task, EnginePlace& place) {
   if (is_fake(task.item)) {
-    co_await compute_prompt(task);
+    co_await compute_prompt(task, place);
     co_return;
   }
   const std::int64_t ranks = engine_.config().data_parallel_size;
@@ -184,11 +184,12 @@ Awaitable<void> SglangScheduler::prefill(SglangTask& task) {
   }
   bool there = co_await met(task);
   if (!there) co_return;
-  co_await compute_prompt(task);
+  co_await compute_prompt(task, place);
   // D may have left while the prompt was computed: then its peer is waited for until the time is over.
   while (there) {
     co_await sleep_for(engine_.config().kv_load);
-    if (rendezvous_.deliver(*task.item.room, hash_text(task.item.request.prompt_texts.front()))) break;
+    const SglangHandover handover{hash_text(task.item.request.prompt_texts.front()), task.cached_tokens};
+    if (rendezvous_.deliver(*task.item.room, handover)) break;
     there = co_await met(task);
   }
   task.kind = AnswerKind::kPrefill;
@@ -204,8 +205,8 @@ Awaitable<void> SglangScheduler::decode(SglangTask& task) {
     case JoinEnd::kDelivered: {
       const std::int64_t tokens = task.item.request.prompt_tokens();
       engine_.counters().external_kv_transfer += tokens;
-      task.cached_tokens = tokens;
-      if (joined.prompt_hash == hash) co_return;
+      task.cached_tokens = joined.handover.cached_tokens;
+      if (joined.handover.prompt_hash == hash) co_return;
       ++engine_.counters().wrong_text;
       task.kind = AnswerKind::kWrongKv;
       co_return;
@@ -231,18 +232,27 @@ Awaitable<void> SglangScheduler::decode(SglangTask& task) {
   }
 }
 
-Awaitable<void> SglangScheduler::compute_prompt(SglangTask& task) {
-  const MockConfig& config = engine_.config();
+// D comes here for a fake peer only: it has no prefix cache (it would need
+// --disaggregation-decode-enable-radix-cache), so what it computes is not kept.
+Awaitable<void> SglangScheduler::compute_prompt(SglangTask& task, EnginePlace& place) {
+  Counters& counters = engine_.counters();
   const std::int64_t tokens = task.item.request.prompt_tokens();
-  engine_.counters().local_compute += tokens;
-  co_await sleep_for(config.ttft + config.prefill_per_token * tokens);
+  task.cached_tokens = place.cached_tokens(0);
+  counters.cache_queries += tokens;
+  counters.local_cache_hit += task.cached_tokens;
+  counters.local_compute += tokens - task.cached_tokens;
+  co_await place.compute(tokens - task.cached_tokens);
+  if (engine_.config().sglang.mode != SglangMode::kDecode) place.store_prompts();
 }
 
-Awaitable<void> SglangScheduler::generate(SglangTask& task) {
+Awaitable<void> SglangScheduler::generate(SglangTask& task, EnginePlace& place) {
   const auto answers = make_answers(task.item.request, task.kind);
   const std::int64_t tokens = answers.front().token_count();
   engine_.counters().generation += tokens;
   co_await sleep_for(engine_.config().decode_per_token * tokens);
+  // The radix tree takes an answer in when it has ended.
+  if (engine_.config().sglang.mode == SglangMode::kNull)
+    place.store_answers(answers, answers.front().tokens.size());
 }
 
 }  // namespace handoff::mock

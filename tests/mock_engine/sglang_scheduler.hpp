@@ -66,11 +66,11 @@ class SglangScheduler {
   Awaitable<void> run(std::shared_ptr<SglangTask> task);
   Awaitable<void> work(SglangTask& task, EnginePlace& place);
   Awaitable<void> until_stopped(SglangTask& task);
-  Awaitable<void> prefill(SglangTask& task);
+  Awaitable<void> prefill(SglangTask& task, EnginePlace& place);
   Awaitable<void> decode(SglangTask& task);
   Awaitable<bool> met(SglangTask& task);
-  Awaitable<void> compute_prompt(SglangTask& task);
-  Awaitable<void> generate(SglangTask& task);
+  Awaitable<void> compute_prompt(SglangTask& task, EnginePlace& place);
+  Awaitable<void> generate(SglangTask& task, EnginePlace& place);
   Awaitable<void> notice(std::shared_ptr<SglangTask> task, std::chrono::microseconds after);
   bool take_room(SglangTask& task);
   static void fail(SglangTask& task, int status, std::string message, const char* reason,

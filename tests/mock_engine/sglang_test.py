@@ -243,3 +243,111 @@ def test_typed_errors(start):
 def test_apis_without_a_room(pair):
     assert pair.decode.post("/v1/responses", {"input": "a"}).status == 400
     assert json.loads(pair.decode.post("/v1/messages", {"messages": []}).body)["type"] == "error"
+
+
+# ---------------------------------------------------------------------------------------------------------- prefix cache
+
+CACHE = ("--prefix-caching", "--kv-events", "--kv-event-format", "sglang-map")
+LONG = {CHAT: {"messages": [{"role": "user", "content": PROMPT * 8}], "max_tokens": 5},
+        COMPLETIONS: {"prompt": PROMPT * 8, "max_tokens": 5},
+        GENERATE: {"text": PROMPT * 8, "sampling_params": {"max_new_tokens": 5}}}
+
+
+def usage_of(path, reply):
+    """Tokens of the prompt, and what is said to have been cached."""
+    if path == GENERATE:
+        return reply["meta_info"]["prompt_tokens"], reply["meta_info"]["cached_tokens"]
+    return reply["usage"]["prompt_tokens"], (reply["usage"]["prompt_tokens_details"] or {}).get("cached_tokens", 0)
+
+
+@PATHS
+def test_decode_says_what_prefill_had_in_its_cache(start, path):
+    report = ("--enable-cache-report",)
+    pair = Pair(start, (*CACHE, *report), (*CACHE, *report))
+    for computed_before in (False, True):
+        replies = pair.both(path, pair.body(path, **LONG[path]))
+        for reply in replies:
+            prompt, cached = usage_of(path, reply.json)
+            assert cached == ((prompt - 1) // 16 * 16 if computed_before else 0)
+    prompt, cached = usage_of(path, replies[0].json)
+    state = pair.prefill.state()
+    assert state["prefix_cache"] == {"blocks": prompt // 16, "queries": 2 * prompt, "hits": cached}
+    assert state["tokens"]["local_compute"] == 2 * prompt - cached
+    assert state["kv_events"]["stored_blocks"] == prompt // 16
+    state = pair.decode.state()
+    assert state["prefix_cache"]["blocks"] == 0 and state["kv_events"]["batches"] == 0, "no radix cache on decode"
+    assert state["tokens"]["external_kv_transfer"] == 2 * prompt
+    pair.tidy()
+
+
+def test_usage_says_nothing_of_the_cache_unless_told_to(start):
+    pair = Pair(start, CACHE, CACHE)
+    for _ in range(2):
+        replies = pair.both(CHAT, pair.body(CHAT, **LONG[CHAT]))
+    assert [reply.json["usage"]["prompt_tokens_details"] for reply in replies] == [None, None]
+    _, decode = pair.both(CHAT, pair.body(CHAT, **LONG[CHAT], stream=True, stream_options={"include_usage": True}))
+    assert decode.events()[-1]["usage"]["prompt_tokens_details"] is None
+
+
+def test_streams_say_what_was_cached(start):
+    report = ("--enable-cache-report",)
+    pair = Pair(start, (*CACHE, *report), (*CACHE, *report))
+    for _ in range(2):
+        _, decode = pair.both(CHAT, pair.body(CHAT, **LONG[CHAT], stream=True, stream_options={"include_usage": True}))
+    usage = decode.events()[-1]["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == (usage["prompt_tokens"] - 1) // 16 * 16
+
+
+def test_cached_prefix_is_computed_sooner(start):
+    pair = Pair(start, ("--prefix-caching", "--prefill-us-per-token", "2000"), scale=())
+    times = []
+    for _ in range(2):
+        pair.both(CHAT, pair.body(CHAT, **LONG[CHAT]))
+        log = pair.prefill.control("GET", "/mock/requests").json["requests"]
+        times.append(log[-1]["end_ms"] - log[-1]["start_ms"])
+    assert times[1] < times[0]
+
+
+@pytest.mark.parametrize("path", [CHAT, GENERATE])
+def test_salts_divide_the_cache(start, path):
+    pair = Pair(start, CACHE)
+    for salt, hits in (("a", False), ("b", False), ("a", True)):
+        before = pair.prefill.state()["prefix_cache"]["hits"]
+        pair.both(path, pair.body(path, **LONG[path], cache_salt=salt))
+        assert (pair.prefill.state()["prefix_cache"]["hits"] > before) is hits
+
+
+def test_ranks_have_caches_of_their_own(start):
+    engine = start("--engine", "sglang", *SCALE, *CACHE, "--data-parallel-size", "2")
+    for rank, hits in ((0, False), (1, False), (1, True), (0, True)):
+        reply = engine.post(GENERATE, {**LONG[GENERATE], "routed_dp_rank": rank}).json
+        assert (reply["meta_info"]["cached_tokens"] > 0) is hits
+
+
+def test_an_engine_that_does_both_keeps_its_answers(start):
+    engine = start("--engine", "sglang", *SCALE, *CACHE)
+    body = {**LONG[COMPLETIONS], "max_tokens": 40}
+    usage = engine.post(COMPLETIONS, body).json["usage"]
+    assert engine.state()["prefix_cache"]["blocks"] == (usage["prompt_tokens"] + usage["completion_tokens"] - 1) // 16
+
+
+def test_flush_cache(start):
+    pair = Pair(start, CACHE, scale=())
+    pair.both(CHAT, pair.body(CHAT, **LONG[CHAT]))
+    with open_request(pair.prefill, CHAT, pair.body(CHAT)):
+        pair.prefill.wait(requests=1)
+        assert pair.prefill.post("/flush_cache", {}).status == 400, "a request waits for its peer"
+        pair.prefill.post("/abort_request", {"abort_all": True})
+        pair.prefill.wait(requests=0)
+    assert pair.prefill.state()["prefix_cache"]["blocks"] > 0
+    assert pair.prefill.call("GET", "/flush_cache").status == 200
+    state = pair.prefill.state()
+    assert state["prefix_cache"]["blocks"] == 0 and state["kv_events"]["cleared"] == 1
+
+
+def test_server_info_says_where_the_events_are(start):
+    pair = Pair(start, CACHE, CACHE)
+    told = pair.prefill.call("GET", "/server_info").json["kv_events"]
+    assert told == {"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": pair.prefill.kv_event_port, "topic": "",
+                    "block_size": 16, "dp_size": 1}
+    assert pair.decode.call("GET", "/server_info").json["kv_events"] is None
