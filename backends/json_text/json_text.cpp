@@ -4,6 +4,8 @@
 #include <charconv>
 #include <initializer_list>
 
+#include "backends/json_text/integer_list.hpp"
+
 namespace handoff::json_text {
 namespace {
 
@@ -69,7 +71,14 @@ bool Cursor::take_plain_integer() {
 }
 
 bool Cursor::take_plain_integers() {
-  if (!take('[')) return false;
+  if (next_token() != '[') return false;
+  const auto close = text_.find(']', at_);
+  if (close == std::string_view::npos) return false;
+  if (is_compact_integer_list(text_.substr(at_, close + 1 - at_))) {
+    at_ = close + 1;
+    return true;
+  }
+  step();
   if (take(']')) return true;
   do {
     if (!take_plain_integer()) return false;

@@ -23,19 +23,20 @@ std::string_view take_value(std::string_view text, Cursor& at) {
 
 }  // namespace
 
+Members::Members(std::string_view object) : text_(object), at_(object), more_(at_.take('{')) {}
+
+std::optional<Members::Member> Members::next() {
+  if (!more_ || at_.next_token() != '"') return std::nullopt;
+  const auto key = take_value(text_, at_);
+  if (key.size() < 2 || !at_.take(':')) return std::nullopt;
+  const auto value = take_value(text_, at_);
+  if (value.empty()) return std::nullopt;
+  more_ = at_.take(',');
+  return Member{key.substr(1, key.size() - 2), value};
+}
+
 std::optional<std::string_view> find_member(std::string_view object, std::string_view name) {
-  std::optional<std::string_view> found;
-  Cursor at(object);
-  if (!at.take('{')) return found;
-  while (at.next_token() == '"') {
-    const auto key = take_value(object, at);
-    if (!at.take(':')) break;
-    const auto value = take_value(object, at);
-    if (value.empty()) break;
-    if (key.size() == name.size() + 2 && key.substr(1, name.size()) == name) found = value;
-    if (!at.take(',')) break;
-  }
-  return found;
+  return find_members(object, std::array{name})[0];
 }
 
 std::optional<std::string_view> plain_string(std::string_view value) {

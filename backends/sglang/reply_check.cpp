@@ -9,6 +9,7 @@ namespace handoff::sglang {
 namespace {
 
 using json_text::find_member;
+using json_text::find_members;
 using json_text::plain_string;
 
 constexpr std::array<std::string_view, 5> kOrdinaryEnds{"stop", "length", "tool_calls", "function_call",
@@ -30,21 +31,20 @@ std::uint32_t status_of(std::optional<std::string_view> code) {
   return known ? static_cast<std::uint32_t>(number) : 502;
 }
 
-std::optional<std::string_view> finish_of_generate(std::string_view item) {
-  const auto meta = find_member(item, "meta_info");
-  return meta ? find_member(*meta, "finish_reason") : std::nullopt;
+std::optional<std::string_view> finish_in(std::optional<std::string_view> meta_info) {
+  return meta_info ? find_member(*meta_info, "finish_reason") : std::nullopt;
 }
 
 std::string_view generate_defect(std::string_view item) {
-  if (is_set(find_member(item, "error"))) return "it reports an error";
-  const auto finish = finish_of_generate(item);
+  const auto [error, meta_info] = find_members<2>(item, {"error", "meta_info"});
+  if (is_set(error)) return "it reports an error";
+  const auto finish = finish_in(meta_info);
   if (!finish || !is_ordinary(find_member(*finish, "type")))
     return "meta_info.finish_reason is no ordinary end";
   return {};
 }
 
-std::string_view choices_defect(std::string_view reply, std::size_t wanted) {
-  const auto choices = find_member(reply, "choices");
+std::string_view choices_defect(std::optional<std::string_view> choices, std::size_t wanted) {
   json_text::Items items(choices.value_or(std::string_view{}));
   if (!items.is_list()) return "choices is not a list";
   std::size_t count = 0;
@@ -73,21 +73,20 @@ std::string_view find_prefill_defect(const sdk::Host& host, std::string_view rep
                                      const RequestShape& shape) {
   if (shape.is_generate && shape.items) return batch_defect(reply, *shape.items);
   if (!host.json(reply).is_object()) return "it is not a JSON object";
-  if (is_set(find_member(reply, "error"))) return "it reports an error";
-  const auto object = find_member(reply, "object");
-  if (object && *object == "\"error\"") return "it reports an error";
-  return shape.is_generate ? generate_defect(reply) : choices_defect(reply, shape.items.value_or(1));
+  const auto [error, object, choices] = find_members<3>(reply, {"error", "object", "choices"});
+  if (is_set(error) || object == "\"error\"") return "it reports an error";
+  return shape.is_generate ? generate_defect(reply) : choices_defect(choices, shape.items.value_or(1));
 }
 
 std::optional<ReportedFailure> find_reported_failure(std::string_view object) {
-  const auto error = find_member(object, "error");
+  const auto [error, kind, code, meta_info] =
+      find_members<4>(object, {"error", "object", "code", "meta_info"});
   if (is_set(error)) return ReportedFailure{status_of(find_member(*error, "code"))};
-  const auto kind = find_member(object, "object");
-  if (kind && *kind == "\"error\"") return ReportedFailure{status_of(find_member(object, "code"))};
-  const auto finish = finish_of_generate(object);
-  if (!finish || find_member(*finish, "type") != std::string_view("\"abort\"")) return std::nullopt;
-  const auto status = find_member(*finish, "status_code");
-  if (!is_set(status)) return std::nullopt;
+  if (kind == "\"error\"") return ReportedFailure{status_of(code)};
+  const auto finish = finish_in(meta_info);
+  if (!finish) return std::nullopt;
+  const auto [type, status] = find_members<2>(*finish, {"type", "status_code"});
+  if (type != "\"abort\"" || !is_set(status)) return std::nullopt;
   return ReportedFailure{status_of(status)};
 }
 
