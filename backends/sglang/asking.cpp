@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kPath = "/server_info";
 constexpr std::uint64_t kLargestInfo = std::uint64_t{1} << 20;
-constexpr std::string_view kLocal = "local";
+constexpr std::string_view kLocal = "local";  // no endpoint's key is one word
 constexpr std::string_view kMismatch = "engine_role_mismatch";
 
 }  // namespace
@@ -21,16 +21,30 @@ void SglangExchange::start(sdk::Turn& turn) {
     start_pair(turn);
     return;
   }
-  const auto* prefill = shared_.memory.find(prefill_endpoint(), request_.now_ms);
+  const auto* prefill = shared_.memory.find(prefill_endpoint_, request_.now_ms);
   const auto* local = shared_.memory.find(std::string(kLocal), request_.now_ms);
   if (prefill != nullptr) prefill_info_ = *prefill;
-  if (local != nullptr) decode_version_ = local->version;
+  if (local != nullptr) decode_info_ = *local;
+  from_memory_ = prefill != nullptr;
   if (prefill != nullptr && local != nullptr) {
     start_pair(turn);
     return;
   }
   if (prefill == nullptr) ask(HANDOFF_TARGET_PREFILL, turn);
   if (local == nullptr) ask(HANDOFF_TARGET_LOCAL, turn);
+}
+
+void SglangExchange::ask_prefill_again(sdk::Turn& turn) {
+  from_memory_ = false;
+  shared_.memory.forget(prefill_endpoint_);
+  phase_ = Phase::asking;
+  ask(HANDOFF_TARGET_PREFILL, turn);
+}
+
+/// Prefill ends well only if decode found it where it says, and took its blocks.
+void SglangExchange::confirm_engines(std::uint64_t now_ms) {
+  shared_.memory.confirm(prefill_endpoint_, prefill_info_, now_ms);
+  shared_.memory.confirm(std::string(kLocal), decode_info_, now_ms);
 }
 
 void SglangExchange::ask(std::uint32_t target, sdk::Turn& turn) {
@@ -72,8 +86,8 @@ void SglangExchange::on_info(const handoff_event& event, sdk::Turn& turn) {
   if (!fits) return;
   (of_prefill ? prefill_info_leg_ : decode_info_leg_) = 0;
   if (prefill_info_leg_ != 0 || decode_info_leg_ != 0) return;
-  if (!decode_version_.empty() && !prefill_info_.version.empty() &&
-      decode_version_ != prefill_info_.version) {
+  if (!decode_info_.version.empty() && !prefill_info_.version.empty() &&
+      decode_info_.version != prefill_info_.version) {
     shared_.host.warn("version_skew",
                       "prefill and decode run different SGLang versions; transfers between them may fail");
   }
@@ -91,7 +105,7 @@ bool SglangExchange::accept_prefill(EngineInfo info, std::uint64_t now_ms, sdk::
     return false;
   }
   prefill_info_ = info;
-  shared_.memory.remember(prefill_endpoint(), std::move(info), now_ms);
+  shared_.memory.remember(prefill_endpoint_, std::move(info), now_ms);
   return true;
 }
 
@@ -100,7 +114,7 @@ bool SglangExchange::accept_decode(EngineInfo info, std::uint64_t now_ms, sdk::T
     fail_asking(kMismatch, "The local engine does not run in SGLang's decode mode.", decode_info_leg_, turn);
     return false;
   }
-  decode_version_ = info.version;
+  decode_info_ = info;
   shared_.memory.remember(std::string(kLocal), std::move(info), now_ms);
   return true;
 }

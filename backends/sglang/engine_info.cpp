@@ -1,15 +1,10 @@
 #include "backends/sglang/engine_info.hpp"
 
-#include <algorithm>
-#include <utility>
-
 #include "backends/json_text/values.hpp"
 
 namespace handoff::sglang {
 namespace {
 
-constexpr std::size_t kMaxKnown = 256;
-constexpr std::uint64_t kMaxAgeMs = 600'000;
 constexpr std::size_t kMaxVersion = 64;
 constexpr std::int64_t kMaxRanks = 1 << 20;
 
@@ -44,23 +39,6 @@ EngineInfo read_server_info(const sdk::Host& host, std::string_view reply) {
   const auto version = text_of(info, "version");
   if (version.size() <= kMaxVersion) out.version = version;
   return out;
-}
-
-const EngineInfo* EngineMemory::find(const std::string& endpoint, std::uint64_t now_ms) {
-  const auto at = known_.find(endpoint);
-  if (at == known_.end()) return nullptr;
-  if (now_ms <= at->second.heard_ms + kMaxAgeMs) return &at->second.info;
-  known_.erase(at);
-  return nullptr;
-}
-
-void EngineMemory::remember(const std::string& endpoint, EngineInfo info, std::uint64_t now_ms) {
-  if (known_.size() >= kMaxKnown && !known_.contains(endpoint)) {
-    known_.erase(std::min_element(known_.begin(), known_.end(), [](const auto& a, const auto& b) {
-      return a.second.heard_ms < b.second.heard_ms;
-    }));
-  }
-  known_[endpoint] = {.info = std::move(info), .heard_ms = now_ms};
 }
 
 }  // namespace handoff::sglang

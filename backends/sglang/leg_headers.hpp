@@ -2,17 +2,12 @@
 
 #include <array>
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <string_view>
 
 #include "shared/backend_abi/backend_sdk.hpp"
 
 namespace handoff::sglang {
-
-/// The rank that the endpoint picker chose for an engine; anything but a short number is as good as none.
-std::optional<std::string_view> chosen_prefill_rank(const handoff_request& request);
-std::optional<std::string_view> chosen_decode_rank(const handoff_request& request);
 
 /// Headers of a generation request. The engine can be told to take a room, a bootstrap host or an id from
 /// headers (SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES); those of a client are removed, as the members of the

@@ -6,8 +6,8 @@ namespace handoff::sglang {
 namespace {
 
 constexpr std::string_view kSamplesRefusal =
-    "Only n = 1 can be split into prefill and decode: the samples of one prompt would share a bootstrap "
-    "room.";
+    "Only n = 1 can be split into prefill and decode: SGLang engines give all samples of a prompt its one "
+    "bootstrap room.";
 constexpr std::string_view kItemsRefusal =
     "A batch that is split into prefill and decode may hold at most 1024 items.";
 constexpr std::string_view kPathRefusal =

@@ -36,8 +36,8 @@ constexpr std::array kConfigKeys{
         .name = sdk::bytes(kPortKey),
         .accepts = {},
         .default_value = {},
-        .help = sdk::bytes(
-            "Port of the prefill engines' bootstrap servers; without it each engine is asked once."),
+        .help =
+            sdk::bytes("Port of the prefill engines' bootstrap servers; without it the engines are asked."),
         .kind = HANDOFF_CONFIG_PORT,
         .flags = 0,
     },

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "backends/endpoints/chosen_rank.hpp"
 #include "backends/json_text/json_text.hpp"
 #include "backends/sglang/leg_bodies.hpp"
 #include "backends/sglang/leg_headers.hpp"
@@ -15,16 +16,6 @@ namespace {
 // said so far.
 constexpr std::size_t kLongestLookedAt = std::size_t{64} * 1024;
 constexpr std::size_t kLongestMerged = std::size_t{32} * 1024 * 1024;
-
-bool is_good(std::uint32_t status) {
-  return status >= 200 && status < 300;
-}
-
-// The engine closed an idle connection while we took it from the pool.
-bool lost_in_transit(const handoff_event& event) {
-  return event.cause == HANDOFF_CAUSE_RESET && (event.flags & HANDOFF_REUSED) != 0 &&
-         (event.flags & HANDOFF_REPLY_STARTED) == 0;
-}
 
 bool says_retryable(const handoff_event& event) {
   return sdk::find_header(event.headers, event.header_count, "x-sglang-retryable") ==
@@ -94,13 +85,10 @@ SglangExchange::SglangExchange(const Shared& shared, const handoff_request& requ
       request_(request),
       body_(request.body),
       shape_(shape),
+      prefill_endpoint_(endpoints::endpoint_key(request)),
       events_(shape.merges_logprobs ? kLongestMerged : kLongestLookedAt) {
   const auto* stream = body_.find("stream");
   wants_stream_ = stream != nullptr && json_text::reads_as_true(body_.raw(*stream));
-}
-
-std::string SglangExchange::prefill_endpoint() const {
-  return std::string(sdk::view(request_.prefill_host)) + '|' + std::to_string(request_.prefill_port);
 }
 
 void SglangExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
@@ -121,18 +109,19 @@ void SglangExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------------ the
-// pair
+// --------------------------------------------------------------------------------------------- the pair
 
 void SglangExchange::start_pair(sdk::Turn& turn) {
   phase_ = Phase::paired;
   prefill_good_ = decode_good_ = decode_done_ = decode_is_stream_ = false;
   decode_status_ = 0;
-  pairing_ = new_pairing(shared_.host, {.items = shape_.items,
-                                        .prefill_host = sdk::view(request_.prefill_host),
-                                        .bootstrap_port = prefill_info_.bootstrap_port,
-                                        .prefill_rank = number_in(chosen_prefill_rank(request_)),
-                                        .prefill_ranks = prefill_info_.ranks});
+  pairing_ =
+      new_pairing(shared_.host,
+                  {.items = shape_.items,
+                   .prefill_host = sdk::view(request_.prefill_host),
+                   .bootstrap_port = prefill_info_.bootstrap_port,
+                   .prefill_rank = number_in(endpoints::chosen_rank(request_, endpoints::kPrefillRankHeader)),
+                   .prefill_ranks = prefill_info_.ranks});
   start_prefill(turn);
   start_decode(turn);
 }
@@ -152,7 +141,8 @@ void SglangExchange::start_prefill(sdk::Turn& turn) {
 }
 
 void SglangExchange::start_decode(sdk::Turn& turn) {
-  const auto body = decode_body(body_, pairing_, chosen_prefill_rank(request_));
+  const auto body =
+      decode_body(body_, pairing_, endpoints::chosen_rank(request_, endpoints::kPrefillRankHeader));
   const auto headers = LegHeaders::for_decode(request_);
   sdk::Leg leg;
   leg.id = ++last_leg_;
@@ -185,7 +175,7 @@ void SglangExchange::on_prefill(const handoff_event& event, sdk::Turn& turn) {
     return;
   }
   if (event.kind != HANDOFF_EVENT_LEG_DONE) return;
-  if (!is_good(event.status)) {
+  if (!sdk::is_success(event.status)) {
     on_rejected(event, turn);
     return;
   }
@@ -197,6 +187,7 @@ void SglangExchange::on_prefill(const handoff_event& event, sdk::Turn& turn) {
     return;
   }
   prefill_good_ = true;
+  confirm_engines(event.now_ms);
   if (shape_.merges_logprobs) logprobs_ = PromptLogprobs(reply, shape_);
   advance(turn);
 }
@@ -226,14 +217,14 @@ void SglangExchange::on_decode_head(const handoff_event& event, sdk::Turn& turn)
   const auto type = sdk::find_header(event.headers, event.header_count, "content-type");
   content_type_ = type.value_or("application/json");
   decode_is_stream_ = is_event_stream(type);
-  if (!is_good(event.status)) on_rejected(event, turn);
+  if (!sdk::is_success(event.status)) on_rejected(event, turn);
 }
 
 void SglangExchange::on_decode_piece(const handoff_event& event, sdk::Turn& turn) {
   const auto piece = sdk::view(event.body);
   if (phase_ == Phase::answering) {
     if (!shape_.merges_logprobs) return;
-    if (!is_good(decode_status_)) {
+    if (!sdk::is_success(decode_status_)) {
       pass_on(piece, false, turn);
       return;
     }
@@ -279,7 +270,7 @@ void SglangExchange::on_decode_done(const handoff_event& event, sdk::Turn& turn)
   if (phase_ == Phase::answering) {
     if (!shape_.merges_logprobs) {
       phase_ = Phase::settled;
-    } else if (is_good(decode_status_)) {
+    } else if (sdk::is_success(decode_status_)) {
       finish_merged_stream(turn);
     } else {
       pass_on({}, true, turn);
@@ -287,7 +278,7 @@ void SglangExchange::on_decode_done(const handoff_event& event, sdk::Turn& turn)
     }
     return;
   }
-  if (!is_good(event.status)) {
+  if (!sdk::is_success(event.status)) {
     on_rejected(event, turn);
     return;
   }
@@ -317,11 +308,10 @@ void SglangExchange::advance(sdk::Turn& turn) {
   }
 }
 
-// ----------------------------------------------------------------------------------------------------
-// failures
+// --------------------------------------------------------------------------------------------- failures
 
 void SglangExchange::on_leg_failed(const handoff_event& event, sdk::Turn& turn) {
-  if (event.leg == prefill_.leg) shared_.memory.forget(prefill_endpoint());
+  if (event.leg == prefill_.leg) shared_.memory.forget(prefill_endpoint_);
   if (phase_ == Phase::answering && shape_.merges_logprobs) {  // breaks the answer that was begun
     fail(502, "decode_upstream_error", "The decode engine's answer broke.", event.leg, turn);
     return;
@@ -330,7 +320,7 @@ void SglangExchange::on_leg_failed(const handoff_event& event, sdk::Turn& turn) 
     phase_ = Phase::settled;
     return;
   }
-  if (phase_ == Phase::paired && lost_in_transit(event) && may_start_over()) {
+  if (phase_ == Phase::paired && sdk::lost_in_transit(event) && may_start_over()) {
     start_over(turn);
     return;
   }
@@ -342,7 +332,7 @@ void SglangExchange::on_leg_failed(const handoff_event& event, sdk::Turn& turn) 
 void SglangExchange::on_rejected(const handoff_event& event, sdk::Turn& turn) {
   if (const auto reason = sdk::find_header(event.headers, event.header_count, "x-sglang-pd-reason"))
     shared_.host.count(counter_of_reason(*reason));
-  if (event.status >= 500) shared_.memory.forget(prefill_endpoint());
+  if (event.status >= 500) shared_.memory.forget(prefill_endpoint_);
   if (says_retryable(event) && may_start_over()) {
     start_over(turn);
     return;
@@ -365,7 +355,7 @@ void SglangExchange::on_rejected(const handoff_event& event, sdk::Turn& turn) {
 
 void SglangExchange::on_reported_failure(const ReportedFailure& failure, sdk::Turn& turn) {
   shared_.host.count("decode_reported_failure");
-  if (failure.status >= 500) shared_.memory.forget(prefill_endpoint());
+  if (failure.status >= 500) shared_.memory.forget(prefill_endpoint_);
   fail(failure.status, "decode_upstream_error", "The decode engine reported a failure in its answer.",
        decode_.leg, turn);
 }
@@ -378,7 +368,11 @@ void SglangExchange::start_over(sdk::Turn& turn) {
   waiting_.clear();
   decode_reply_.clear();
   events_ = EventReader(shape_.merges_logprobs ? kLongestMerged : kLongestLookedAt);
-  start_pair(turn);
+  if (from_memory_) {  // another engine may listen there by now
+    ask_prefill_again(turn);
+  } else {
+    start_pair(turn);
+  }
 }
 
 void SglangExchange::give_up(Side& side, std::uint32_t target, sdk::Turn& turn) {

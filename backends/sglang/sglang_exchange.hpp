@@ -36,8 +36,8 @@ std::unique_ptr<sdk::Exchange> begin_exchange(const Shared& shared, const handof
 /// One request as prefill beside decode. Lives from begin() to end(); used on one thread.
 ///
 ///   asking --both engines known--> paired --prefill good, decode's first event good--> answering --> settled
-///                                    ^  |
-///                                    +--+ lost in transit, or the engine says it may be tried again; once
+///     ^                               |
+///     +-------------------------------+ lost in transit, or the engine says it may be tried again; once
 ///
 /// Prefill's answer decides whether decode's may be seen. Whichever fails first ends the other, by its
 /// connection and by /abort_request: left alone, an engine waits five minutes for its peer.
@@ -61,6 +61,8 @@ class SglangExchange final : public sdk::Exchange {
   // Asking.
   void ask(std::uint32_t target, sdk::Turn& turn);
   void on_info(const handoff_event& event, sdk::Turn& turn);
+  void ask_prefill_again(sdk::Turn& turn);
+  void confirm_engines(std::uint64_t now_ms);
   bool accept_prefill(EngineInfo info, std::uint64_t now_ms, sdk::Turn& turn);
   bool accept_decode(EngineInfo info, std::uint64_t now_ms, sdk::Turn& turn);
   void fail_asking(std::string_view code, std::string_view message, std::uint32_t leg, sdk::Turn& turn);
@@ -96,12 +98,12 @@ class SglangExchange final : public sdk::Exchange {
   void fail(std::uint32_t status, std::string_view code, std::string_view message, std::uint32_t leg,
             sdk::Turn& turn);
   void on_end(const handoff_event& event, sdk::Turn& turn);
-  std::string prefill_endpoint() const;
 
   const Shared shared_;
   const handoff_request request_;
   const sdk::Object body_;
   const RequestShape shape_;
+  const std::string prefill_endpoint_;  ///< key of the memory
   Phase phase_ = Phase::asking;
   std::uint32_t last_leg_ = 0;
   bool tried_again_ = false;
@@ -109,7 +111,8 @@ class SglangExchange final : public sdk::Exchange {
   std::uint32_t prefill_info_leg_ = 0;
   std::uint32_t decode_info_leg_ = 0;
   EngineInfo prefill_info_;
-  std::string decode_version_;
+  EngineInfo decode_info_;
+  bool from_memory_ = false;  ///< what is known of prefill was not asked for by this exchange
 
   Pairing pairing_;
   Side prefill_;

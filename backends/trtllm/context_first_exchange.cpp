@@ -11,11 +11,6 @@
 
 namespace handoff::trtllm {
 
-bool lost_in_transit(const handoff_event& event) {
-  return event.cause == HANDOFF_CAUSE_RESET && (event.flags & HANDOFF_REUSED) != 0 &&
-         (event.flags & HANDOFF_REPLY_STARTED) == 0;
-}
-
 ContextFirstExchange::ContextFirstExchange(const Settings& settings, const sdk::Host& host,
                                            const handoff_request& request, Api api)
     : settings_(settings), host_(host), body_(request.body), api_(api) {}
@@ -57,7 +52,7 @@ void ContextFirstExchange::start_context(sdk::Turn& turn) {
 }
 
 void ContextFirstExchange::on_context_done(const handoff_event& event, sdk::Turn& turn) {
-  if (event.status < 200 || event.status > 299) {
+  if (!sdk::is_success(event.status)) {
     phase_ = Phase::settled;
     turn.fail_with_leg(leg_);
     return;
@@ -79,7 +74,7 @@ void ContextFirstExchange::on_context_done(const handoff_event& event, sdk::Turn
 }
 
 void ContextFirstExchange::on_context_failed(const handoff_event& event, sdk::Turn& turn) {
-  if (lost_in_transit(event) && !tried_again_) {
+  if (sdk::lost_in_transit(event) && !tried_again_) {
     start_over(turn);
     return;
   }
@@ -166,7 +161,7 @@ void ContextFirstExchange::on_generation_failed(const handoff_event& event, sdk:
   phase_ = Phase::settled;
   if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;  // too late to say anything else
   if ((event.flags & HANDOFF_REQUEST_SENT) == 0) note_unreleased();
-  if (lost_in_transit(event) && !tried_again_) {
+  if (sdk::lost_in_transit(event) && !tried_again_) {
     start_over(turn);
     return;
   }

@@ -48,7 +48,4 @@ class ContextFirstExchange final : public sdk::Exchange {
   bool tried_again_ = false;
 };
 
-/// Whether a leg was lost on a kept connection before the engine said anything: it may be tried once more.
-bool lost_in_transit(const handoff_event& event);
-
 }  // namespace handoff::trtllm

@@ -1,14 +1,10 @@
 #include "backends/trtllm/context_info.hpp"
 
-#include <algorithm>
-
 #include "backends/json_text/json_text.hpp"
 
 namespace handoff::trtllm {
 namespace {
 
-constexpr std::uint64_t kMaxAgeMs = 60'000;
-constexpr std::size_t kMaxEntries = 1024;
 constexpr std::size_t kMaxParams = std::size_t{64} * 1024;
 
 /// The string itself, or the first element of a list.
@@ -39,25 +35,6 @@ std::optional<ContextInfo> read_server_info(const sdk::Host& host, std::string_v
   const auto first = first_string(params.raw(*endpoint));
   if (first.size() <= 2) return std::nullopt;
   return ContextInfo{.params = std::string(text), .endpoint = std::string(first)};
-}
-
-const ContextInfo* ContextInfoMemory::find(const std::string& endpoint, std::uint64_t now_ms) {
-  const auto found = known_.find(endpoint);
-  if (found == known_.end()) return nullptr;
-  if (now_ms > found->second.learned_ms + kMaxAgeMs) {
-    known_.erase(found);
-    return nullptr;
-  }
-  return &found->second.info;
-}
-
-void ContextInfoMemory::remember(const std::string& endpoint, ContextInfo info, std::uint64_t now_ms) {
-  if (known_.size() >= kMaxEntries && known_.count(endpoint) == 0) {
-    known_.erase(std::min_element(known_.begin(), known_.end(), [](const auto& a, const auto& b) {
-      return a.second.learned_ms < b.second.learned_ms;
-    }));
-  }
-  known_[endpoint] = {.info = std::move(info), .learned_ms = now_ms};
 }
 
 }  // namespace handoff::trtllm

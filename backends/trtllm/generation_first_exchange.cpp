@@ -3,7 +3,6 @@
 #include <array>
 #include <vector>
 
-#include "backends/trtllm/context_first_exchange.hpp"
 #include "backends/trtllm/disagg_id.hpp"
 #include "backends/trtllm/leg_bodies.hpp"
 
@@ -11,10 +10,6 @@ namespace handoff::trtllm {
 namespace {
 
 constexpr std::uint64_t kInfoLimit = 1024 * 1024;
-
-bool is_good(std::uint32_t status) {
-  return status >= 200 && status < 300;
-}
 
 bool is_error(const sdk::Host& host, std::string_view event) {
   const auto object = host.json(event);
@@ -31,8 +26,7 @@ GenerationFirstExchange::GenerationFirstExchange(const Settings& settings, const
       memory_(memory),
       request_(request),
       body_(request.body),
-      context_endpoint_(std::string(sdk::view(request.prefill_host)) + " " +
-                        std::to_string(request.prefill_port)) {}
+      context_endpoint_(endpoints::endpoint_key(request)) {}
 
 void GenerationFirstExchange::start(std::uint64_t now_ms, sdk::Turn& turn) {
   if (const auto* info = memory_.find(context_endpoint_, now_ms)) {
@@ -86,7 +80,7 @@ void GenerationFirstExchange::ask_context(sdk::Turn& turn) {
 void GenerationFirstExchange::on_info(const handoff_event& event, sdk::Turn& turn) {
   const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
   if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
-  if (!done || !is_good(event.status)) {
+  if (!done || !sdk::is_success(event.status)) {
     phase_ = Phase::settled;
     turn.fail_with_leg(info_leg_);
     return;
@@ -116,9 +110,10 @@ void GenerationFirstExchange::refuse(sdk::Turn& turn) {
 // ----------------------------------------------------------------------------------------------- both legs
 
 void GenerationFirstExchange::start_generation(const ContextInfo& info, sdk::Turn& turn) {
-  const sdk::Object announced = host_.json(info.params);
+  info_ = info;
+  const sdk::Object announced = host_.json(info_.params);
   disagg_id_ = new_disagg_id(host_);
-  auto params = announced_params(announced, info.endpoint, disagg_id_);
+  auto params = announced_params(announced, info_.endpoint, disagg_id_);
   std::string signature;
   if (!settings_.auth_key.empty()) {
     const auto payload = canonical_payload(params.protected_fields);
@@ -167,7 +162,7 @@ void GenerationFirstExchange::on_generation(const handoff_event& event, sdk::Tur
       if (context_leg_id_ == 0) start_context(turn);
       return;
     case HANDOFF_EVENT_LEG_HEAD:
-      if (!is_good(event.status)) give_generations_answer(turn);
+      if (!sdk::is_success(event.status)) give_generations_answer(turn);
       return;
     case HANDOFF_EVENT_LEG_BODY:
       if (first_event_.take(sdk::view(event.body)) && is_error(host_, first_event_.data()))
@@ -202,13 +197,14 @@ void GenerationFirstExchange::on_context(const handoff_event& event, sdk::Turn& 
     on_failed(event, turn);
   } else if (event.kind == HANDOFF_EVENT_LEG_DONE) {
     const bool is_answer = host_.json(sdk::view(event.body)).find("choices") != nullptr;
-    if (is_good(event.status) && is_answer) {
+    if (sdk::is_success(event.status) && is_answer) {
+      memory_.confirm(context_endpoint_, info_, event.now_ms);  // generation found it there
       relay_generation(turn);
       return;
     }
     phase_ = Phase::settled;
     memory_.forget(context_endpoint_);
-    if (!is_good(event.status)) {
+    if (!sdk::is_success(event.status)) {
       // It has refused: generation would wait for blocks that nobody sends.
       if (!generation_done_) turn.cancel(generation_leg_);
       turn.fail_with_leg(context_leg_id_);
@@ -231,7 +227,7 @@ void GenerationFirstExchange::on_failed(const handoff_event& event, sdk::Turn& t
   const bool never_sent = (event.flags & HANDOFF_REQUEST_SENT) == 0;
   if (is_context && never_sent && !generation_done_) turn.cancel(generation_leg_);
   if (!is_context && context_leg_id_ != 0) turn.cancel(context_leg_id_);
-  if (lost_in_transit(event) && !tried_again_) {
+  if (sdk::lost_in_transit(event) && !tried_again_) {
     tried_again_ = true;
     host_.count("started_over");
     ask_context(turn);

@@ -44,6 +44,7 @@ class GenerationFirstExchange final : public sdk::Exchange {
   const Settings& settings_;
   const sdk::Host& host_;
   ContextInfoMemory& memory_;
+  ContextInfo info_;  ///< what generation was told
   const handoff_request request_;
   const sdk::Object body_;
   const std::string context_endpoint_;  ///< key of the memory

@@ -54,7 +54,7 @@ void DecodeFirstExchange::on_event(const handoff_event& event, sdk::Turn& turn) 
   if (settled_ && event.kind != HANDOFF_EVENT_LEG_FAILED) return;  // a relayed leg may still break
   switch (event.kind) {
     case HANDOFF_EVENT_LEG_HEAD:
-      if (event.status < 200 || event.status > 299) take_reply(turn);
+      if (!sdk::is_success(event.status)) take_reply(turn);
       return;
     case HANDOFF_EVENT_LEG_BODY:
       on_piece(sdk::view(event.body), turn);

@@ -17,7 +17,9 @@ constexpr std::uint64_t kQueryLimit = 1024 * 1024;
 
 MooncakeExchange::MooncakeExchange(const Settings& settings, const sdk::Host& host, PrefillMemory& memory,
                                    const handoff_request& request, const Endpoint& endpoint)
-    : PairExchange(settings, host, request, endpoint), memory_(memory), prefill_(endpoint_key(request)) {}
+    : PairExchange(settings, host, request, endpoint),
+      memory_(memory),
+      prefill_(endpoints::endpoint_key(request)) {}
 
 void MooncakeExchange::start(std::uint64_t now_ms, sdk::Turn& turn) {
   if (const auto* ranks = memory_.bootstrap.find(prefill_, now_ms)) {
@@ -47,7 +49,7 @@ void MooncakeExchange::on_other_event(const handoff_event& event, sdk::Turn& tur
   if (event.leg != bootstrap_leg_) return;
   const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
   if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
-  if (!done || event.status < 200 || event.status > 299) {
+  if (!done || !sdk::is_success(event.status)) {
     phase_ = Phase::settled;
     turn.fail_with_leg(bootstrap_leg_);
     return;

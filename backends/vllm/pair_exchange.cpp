@@ -5,13 +5,6 @@
 #include "backends/vllm/leg_headers.hpp"
 
 namespace handoff::vllm {
-namespace {
-
-bool is_good(std::uint32_t status) {
-  return status >= 200 && status < 300;
-}
-
-}  // namespace
 
 PairExchange::PairExchange(const Settings& settings, const sdk::Host& host, const handoff_request& request,
                            const Endpoint& endpoint)
@@ -65,15 +58,15 @@ void PairExchange::start_pair(const Told& prefill_told, const Told& decode_told,
 void PairExchange::on_prefill(const handoff_event& event, sdk::Turn& turn) {
   const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
   if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
-  if (done && is_good(event.status) && host_.json(sdk::view(event.body)).is_object()) {
+  if (done && sdk::is_success(event.status) && host_.json(sdk::view(event.body)).is_object()) {
     on_prefill_reply(event, turn);
     return;
   }
   forget();
   give_up_decode(turn);
-  if (!done && lost_in_transit(event) && !tried_again_) {
+  if (sdk::lost_in_transit(event) && !tried_again_) {
     start_over(turn);
-  } else if (!done || !is_good(event.status)) {
+  } else if (!done || !sdk::is_success(event.status)) {
     phase_ = Phase::settled;
     turn.fail_with_leg(prefill_leg_);
   } else {
@@ -89,7 +82,7 @@ void PairExchange::prefill_is_done(sdk::Turn& turn) {
 void PairExchange::on_decode(const handoff_event& event, sdk::Turn& turn) {
   switch (event.kind) {
     case HANDOFF_EVENT_LEG_HEAD:
-      if (!is_good(event.status)) on_decode_refused(turn);
+      if (!sdk::is_success(event.status)) on_decode_refused(turn);
       return;
     case HANDOFF_EVENT_LEG_BODY:
       if (first_event_.take(sdk::view(event.body)) && is_error(host_, first_event_.data())) {
@@ -107,7 +100,7 @@ void PairExchange::on_decode(const handoff_event& event, sdk::Turn& turn) {
       if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;
       forget();
       if (!prefill_done_) turn.cancel(prefill_leg_);
-      if (lost_in_transit(event) && !tried_again_) {
+      if (sdk::lost_in_transit(event) && !tried_again_) {
         start_over(turn);
         return;
       }

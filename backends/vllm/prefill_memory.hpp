@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/vllm/endpoint_memory.hpp"
+#include "backends/endpoints/endpoint_memory.hpp"
 #include "shared/backend_abi/backend_sdk.hpp"
 
 namespace handoff::vllm {
@@ -36,8 +36,8 @@ std::optional<PushAddress> read_push_address(const sdk::Object& handoff, bool ra
 
 /// What is remembered of prefill engines, by endpoint (and rank).
 struct PrefillMemory {
-  EndpointMemory<std::vector<PrefillRank>> bootstrap;
-  EndpointMemory<PushAddress> push;
+  endpoints::EndpointMemory<std::vector<PrefillRank>> bootstrap;
+  endpoints::EndpointMemory<PushAddress> push;
 };
 
 }  // namespace handoff::vllm

@@ -2,30 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <span>
 
+#include "backends/field_rules/field_rules.hpp"
 #include "backends/json_text/json_text.hpp"
 
 namespace handoff::vllm {
 namespace {
 
+using field_rules::brings;
+using field_rules::first_reason;
+using field_rules::Harmless;
+using field_rules::Rule;
 using json_text::PromptCount;
-
-/// Values that leave a field without effect, so that a handoff can carry the request.
-enum class Harmless : std::uint8_t {
-  null,             ///< only null
-  null_or_false,    ///< a switch that is off
-  null_or_one,      ///< a count of one
-  null_or_counted,  ///< a plain non-negative number
-  null_or_disabled  ///< "disabled"
-};
-
-struct Rule {
-  std::string_view field;
-  Harmless harmless;
-  std::string_view reason;
-};
 
 // A handoff is one sequence of one prompt, and decode computes nothing of the prompt that it pulls.
 constexpr std::array kSamplingRules{
@@ -49,36 +37,6 @@ constexpr std::array kResponsesRules{
     Rule{"previous_response_id", Harmless::null, "previous_response_id"},
 };
 
-bool is_harmless(std::string_view value, std::uint32_t kind, Harmless harmless) {
-  if (kind == HANDOFF_JSON_NULL) return true;
-  switch (harmless) {
-    case Harmless::null:
-      return false;
-    case Harmless::null_or_false:
-      return kind == HANDOFF_JSON_FALSE;
-    case Harmless::null_or_one:
-      return json_text::reads_as_one(value);
-    case Harmless::null_or_counted:
-      return json_text::plain_integer(value, INT64_MAX) >= 0;
-    case Harmless::null_or_disabled:
-      return value == "\"disabled\"";
-  }
-  return false;
-}
-
-/// Looks at every member of a repeated name: it must not matter which one an engine takes.
-std::string_view first_reason(const sdk::Object& object, std::span<const Rule> rules) {
-  for (const auto& member : object.members()) {
-    for (const Rule& rule : rules) {
-      if (sdk::view(member.name) == rule.field &&
-          !is_harmless(object.raw(member), member.kind, rule.harmless)) {
-        return rule.reason;
-      }
-    }
-  }
-  return {};
-}
-
 /// `prompt` and `prompt_embeds` both add prompts.
 std::string_view prompts_reason(const sdk::Object& body) {
   bool found_one = false;
@@ -91,18 +49,6 @@ std::string_view prompts_reason(const sdk::Object& body) {
     found_one = found_one || most == PromptCount::one;
   }
   return {};
-}
-
-/// Whether any member of that name holds a value. The sidecar refuses those unless it is told to trust its
-/// clients; then the client runs its own protocol, and ours would overwrite it.
-bool brings(const sdk::Object& object, std::string_view name) {
-  for (const auto& member : object.members()) {
-    if (sdk::view(member.name) == name && member.kind != HANDOFF_JSON_NULL &&
-        !json_text::is_empty_object(object.raw(member))) {
-      return true;
-    }
-  }
-  return false;
 }
 
 std::string_view generate_reason(const sdk::Host& host, const sdk::Object& body) {

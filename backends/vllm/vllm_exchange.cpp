@@ -221,9 +221,7 @@ void VllmExchange::on_decode_failed(const handoff_event& event, sdk::Turn& turn)
   }
   // The engine closed an idle connection while we took it from the pool. Whether it read the request is
   // anyone's guess, so only an unsent handoff may go out again.
-  const bool lost_in_transit = event.cause == HANDOFF_CAUSE_RESET && (event.flags & HANDOFF_REUSED) != 0 &&
-                               (event.flags & HANDOFF_REPLY_STARTED) == 0;
-  if (!lost_in_transit || tried_again_) {
+  if (!sdk::lost_in_transit(event) || tried_again_) {
     phase_ = Phase::settled;
     turn.fail_with_leg(leg_);
     return;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <initializer_list>
@@ -45,6 +46,17 @@ inline std::optional<std::string_view> find_header(const handoff_header* headers
     if (equals_ignoring_case(view(field.name), name)) return view(field.value);
   }
   return std::nullopt;
+}
+
+constexpr bool is_success(std::uint32_t status) {
+  return status >= 200 && status < 300;
+}
+
+/// Whether a leg failed because the engine closed an idle connection while it was taken for the leg: the
+/// engine has said nothing, and what may be sent again can be sent again.
+constexpr bool lost_in_transit(const handoff_event& event) {
+  return event.kind == HANDOFF_EVENT_LEG_FAILED && event.cause == HANDOFF_CAUSE_RESET &&
+         (event.flags & HANDOFF_REUSED) != 0 && (event.flags & HANDOFF_REPLY_STARTED) == 0;
 }
 
 /// A JSON object's members as positions; a value type over what the host listed. Lives as long as its source.

@@ -13,11 +13,11 @@ from mock_engine_client import MockEngine
 
 # ---------------------------------------------------------------------------------------- S50: what engines say they are
 
-def test_s50_each_engine_is_asked_once(pd):
-    for _ in range(3):
+def test_s50_engines_are_not_asked_for_every_request(pd):
+    for _ in range(10):
         assert pd.post(BODIES[CHAT], CHAT).status == 200
-    asked = [pd.prefill.state(), pd.decode.state()]
-    assert sum(state["requests_by_path"].get("/server_info", 0) for state in asked) <= 2
+    for engine in (pd.prefill, pd.decode):
+        assert engine.state()["requests_by_path"].get("/server_info", 0) < 10
 
 
 def test_s50_the_port_can_be_configured():
@@ -58,15 +58,20 @@ def test_s52_a_server_info_that_is_none(fault):
         assert pd.post(BODIES[CHAT], CHAT).status == 200, "what failed is not remembered"
 
 
-def test_s53_an_engine_that_moved_its_bootstrap_port_is_asked_again():
-    with sglang_rig(decode=("--time-scale", "0.01")) as pd:
+@pytest.mark.parametrize("typed", [True, False], ids=["typed-errors", "plain-errors"])
+def test_s53_an_engine_that_moved_its_bootstrap_port_is_asked_again(typed):
+    """Restarted sooner than a real engine can be, so that the old port is still remembered. Where decode says that it may be
+    tried again, no client notices; else the first one does."""
+    decode = ("--time-scale", "0.01", *(("--typed-errors",) if typed else ()))
+    with sglang_rig(decode=decode) as pd:
         assert pd.post(BODIES[CHAT], CHAT).status == 200
         port = pd.prefill.port
         pd.prefill.stop()
         with MockEngine("--engine", "sglang", "--disaggregation-mode", "prefill", "--port", str(port), binary=MOCK) as moved:
             pd.prefill = moved
             answers = [pd.post(BODIES[CHAT], CHAT).status for _ in range(3)]
-            assert answers[-1] == 200, answers
+            assert answers[1:] == [200, 200], answers
+            assert answers[0] == 200 if typed else answers[0] in (200, 500), answers
             pd.wait_tidy()
 
 

@@ -405,7 +405,7 @@ Exchange::Exchange(Backend& backend, const Request& request)
     abi->prefill_port = own.request.prefill->port;
   }
   abi->request_id = to_bytes(own.request.request_id);
-  abi->now_ms = 1000;
+  abi->now_ms = backend_.host_.now_ms;
   begin_actions_ = run([&](handoff_turn* turn) {
     return backend_.plugin_.api().begin(backend_.backend_, abi.get(), turn, &exchange_);
   });
@@ -445,7 +445,7 @@ std::vector<Action> Exchange::deliver(const Event& event) {
   abi->outcome = event.outcome;
   abi->flags = event.flags;
   abi->status = event.status;
-  abi->now_ms = 1000;
+  abi->now_ms = backend_.host_.now_ms;
   abi->unix_ms = 1'700'000'000'000;
   abi->headers = headers->data();
   abi->header_count = headers->size();

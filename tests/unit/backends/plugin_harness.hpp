@@ -126,6 +126,7 @@ class Host {
   std::map<std::string, int> counts;                          ///< by name
   std::vector<std::pair<std::string, std::string>> warnings;  ///< key, message
   std::vector<std::string> refusals;                          ///< calls that did not fit, and why
+  std::uint64_t now_ms = 1000;                                ///< what requests and events say of the time
 
  private:
   friend class Exchange;

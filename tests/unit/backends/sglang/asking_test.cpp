@@ -99,6 +99,42 @@ TEST_F(SglangAsking, AFailureMakesThePluginAskAgain) {
   EXPECT_EQ(questions(begin(kChat, kChatBody)->begin_actions()).size(), 1U);
 }
 
+// S57: an engine needs longer to start than that.
+TEST_F(SglangAsking, AnIdleEndpointIsAskedAgainAfterFiveSeconds) {
+  answered(kPrefillInfo, kDecodeInfo);
+  host_.now_ms += 5000;
+  EXPECT_TRUE(questions(begin(kChat, kChatBody)->begin_actions()).empty());
+  host_.now_ms += 1;
+  EXPECT_EQ(questions(begin(kChat, kChatBody)->begin_actions()).size(), 2U);
+}
+
+TEST_F(SglangAsking, APrefillThatEndsWellShowsThatTheEnginesAreStillTheSame) {
+  const auto actions = answered(kPrefillInfo, kDecodeInfo);
+  for (int round = 0; round < 3; ++round) {
+    host_.now_ms += 4000;
+    const auto next = begin(kChat, kChatBody);
+    const auto prefill = leg(next->begin_actions(), HANDOFF_ROLE_PREFILL).id;
+    ASSERT_TRUE(questions(next->begin_actions()).empty()) << round;
+    next->deliver(leg_done(prefill, 200, kGoodPrefill));
+  }
+}
+
+// S58
+TEST_F(SglangAsking, WhatIsTriedOnceMoreIsAskedForFirst) {
+  answered(kPrefillInfo, kDecodeInfo);
+  exchange_ = begin(kChat, kChatBody);
+  const auto first = leg(exchange_->begin_actions(), HANDOFF_ROLE_PREFILL).id;
+  auto actions =
+      exchange_->deliver(leg_failed(first, HANDOFF_CAUSE_RESET, HANDOFF_REUSED | HANDOFF_REQUEST_SENT));
+  const auto ids = questions(actions);
+  ASSERT_EQ(ids.size(), 1U) << "another engine may listen there by now";
+  EXPECT_EQ(of_kind(actions, Action::Kind::start).size(), 1U);
+  const std::string moved =
+      R"({"disaggregation_mode":"prefill","disaggregation_bootstrap_port":8111,"version":"0.5.19"})";
+  actions = exchange_->deliver(leg_done(ids.at(HANDOFF_TARGET_PREFILL), 200, moved));
+  EXPECT_EQ(member(leg(actions, HANDOFF_ROLE_DECODE), "bootstrap_port"), 8111);
+}
+
 TEST_F(SglangAsking, VersionsThatDifferAreWarnedOf) {
   answered(R"({"disaggregation_mode":"prefill","disaggregation_bootstrap_port":8998,"version":"0.5.18"})",
            kDecodeInfo);
@@ -119,15 +155,18 @@ TEST_F(SglangAsking, AChosenRankDecidesTheRoom) {
 
 TEST_F(SglangAsking, ManyEndpointsDoNotGrowTheMemoryForEver) {
   answered(kPrefillInfo, kDecodeInfo);
-  for (std::uint32_t port = 9000; port < 9400; ++port) {
+  for (std::uint32_t port = 9000; port < 9000 + 1100; ++port) {
+    ++host_.now_ms;
     const auto exchange = begin(kChat, kChatBody, {}, {.host = "10.0.0.9", .port = port});
     exchange->deliver(
         leg_done(questions(exchange->begin_actions()).at(HANDOFF_TARGET_PREFILL), 200, kPrefillInfo));
   }
-  EXPECT_TRUE(
-      questions(begin(kChat, kChatBody, {}, {.host = "10.0.0.9", .port = 9399})->begin_actions()).empty());
-  EXPECT_FALSE(
-      questions(begin(kChat, kChatBody, {}, {.host = "10.0.0.9", .port = 9000})->begin_actions()).empty());
+  const auto is_asked = [&](std::uint32_t port) {
+    const auto exchange = begin(kChat, kChatBody, {}, {.host = "10.0.0.9", .port = port});
+    return questions(exchange->begin_actions()).contains(HANDOFF_TARGET_PREFILL);
+  };
+  EXPECT_FALSE(is_asked(10099));
+  EXPECT_TRUE(is_asked(9000));
 }
 
 TEST(SglangSettings, TwoNamesOfOnePortMustAgree) {

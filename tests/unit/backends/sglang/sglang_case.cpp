@@ -2,21 +2,6 @@
 
 namespace handoff::plugin_test {
 
-SglangCase::SglangCase(const std::map<std::string, std::string>& settings)
-    : plugin_(HANDOFF_SGLANG_PLUGIN), backend_(plugin_, host_, settings) {}
-
-SglangCase::~SglangCase() {
-  for (const auto& refusal : host_.refusals) ADD_FAILURE() << refusal;
-}
-
-std::unique_ptr<Exchange> SglangCase::begin(std::string_view path, std::string body,
-                                            std::vector<Header> headers, Endpoint prefill) {
-  return std::make_unique<Exchange>(backend_, Request{.path = std::string(path),
-                                                      .body = std::move(body),
-                                                      .prefill = std::move(prefill),
-                                                      .headers = std::move(headers)});
-}
-
 std::vector<Action> SglangCase::of_kind(const std::vector<Action>& actions, Action::Kind kind) {
   std::vector<Action> out;
   for (const auto& action : actions) {

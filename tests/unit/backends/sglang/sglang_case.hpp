@@ -1,15 +1,12 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tests/unit/backends/plugin_harness.hpp"
+#include "tests/unit/backends/plugin_case.hpp"
 
 namespace handoff::plugin_test {
 
@@ -27,14 +24,12 @@ inline const std::string kDecodeInfo =
 
 /// The SGLang plugin with the given settings, and shorthands for the usual course of a request. By default
 /// the bootstrap port is configured, so that nobody is asked.
-class SglangCase : public ::testing::Test {
+class SglangCase : public PluginCase {
  protected:
-  explicit SglangCase(const std::map<std::string, std::string>& settings = {
-                          {"DYN_SIDECAR_SGLANG_BOOTSTRAP_PORT", "8998"}});
-  ~SglangCase() override;
+  explicit SglangCase(
+      const std::map<std::string, std::string>& settings = {{"DYN_SIDECAR_SGLANG_BOOTSTRAP_PORT", "8998"}})
+      : PluginCase(HANDOFF_SGLANG_PLUGIN, settings) {}
 
-  std::unique_ptr<Exchange> begin(std::string_view path, std::string body, std::vector<Header> headers = {},
-                                  Endpoint prefill = {});
   /// What was asked for, by kind.
   static std::vector<Action> of_kind(const std::vector<Action>& actions, Action::Kind kind);
   static Action only(const std::vector<Action>& actions, Action::Kind kind);
@@ -49,10 +44,6 @@ class SglangCase : public ::testing::Test {
   static Event head(std::uint32_t leg, std::uint32_t status = 200, std::string type = "text/event-stream",
                     std::vector<Header> more = {});
   static Event piece(std::uint32_t leg, std::string body);
-
-  Plugin plugin_;
-  Host host_;
-  Backend backend_;
 };
 
 /// The value of a member of a leg's body.

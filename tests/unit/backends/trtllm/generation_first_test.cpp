@@ -98,6 +98,20 @@ TEST_F(GenerationFirst, TheAddressIsRememberedPerEndpointAndForgottenOnFailure) 
   EXPECT_EQ(only(begin(kChat, kAsk)->begin_actions()).leg.name, "server_info");
 }
 
+// T43: an engine needs longer to start than that.
+TEST_F(GenerationFirst, TheAddressIsBelievedForFiveSecondsAndAfterSuccess) {
+  pairing();
+  host_.now_ms += 4000;
+  const auto next = begin(kChat, kAsk);
+  const auto generation = only(next->begin_actions()).leg;
+  ASSERT_EQ(generation.role, HANDOFF_ROLE_DECODE);
+  next->deliver(leg_done(only(next->deliver(sent(generation.id))).leg.id, 200, context_reply()));
+  host_.now_ms += 5000;
+  EXPECT_EQ(only(begin(kChat, kAsk)->begin_actions()).leg.role, HANDOFF_ROLE_DECODE);
+  host_.now_ms += 1;
+  EXPECT_EQ(only(begin(kChat, kAsk)->begin_actions()).leg.name, "server_info");
+}
+
 // T44
 TEST_F(GenerationFirst, EngineThatAnnouncesNoAddressIsAnError) {
   for (const std::string info :

@@ -1,14 +1,12 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "tests/unit/backends/plugin_harness.hpp"
+#include "tests/unit/backends/plugin_case.hpp"
 
 namespace handoff::plugin_test {
 
@@ -38,25 +36,23 @@ inline std::string context_reply(std::string_view params = kContextParams, std::
 }
 
 /// A TensorRT-LLM plugin with the given settings, and shorthands for the usual course of a request.
-class TrtllmCase : public ::testing::Test {
+class TrtllmCase : public PluginCase {
  protected:
-  explicit TrtllmCase(const std::map<std::string, std::string>& settings = {});
-  ~TrtllmCase() override;
+  explicit TrtllmCase(const std::map<std::string, std::string>& settings = {})
+      : PluginCase(HANDOFF_TRTLLM_PLUGIN, settings) {}
 
-  std::unique_ptr<Exchange> begin(std::string_view path, std::string body, std::vector<Header> headers = {});
-  /// The one action that a call caused.
-  static Action only(const std::vector<Action>& actions);
   /// The context leg of a request that must be disaggregated.
-  Leg context(std::string_view path, std::string body, std::vector<Header> headers = {});
+  Leg context(std::string_view path, std::string body, std::vector<Header> headers = {}) {
+    return first_leg(path, std::move(body), std::move(headers));
+  }
   /// What follows a context reply with status 200.
-  Action after_reply(std::string_view path, std::string body, std::string reply);
+  Action after_reply(std::string_view path, std::string body, std::string reply) {
+    return after_first_reply(path, std::move(body), std::move(reply));
+  }
   /// The generation leg after such a reply.
-  Leg generation(std::string_view path, std::string body, std::string reply);
-  std::string decode_only_reason(std::string_view path, std::string body);
-
-  Plugin plugin_;
-  Host host_;
-  Backend backend_;
+  Leg generation(std::string_view path, std::string body, std::string reply) {
+    return second_leg(path, std::move(body), std::move(reply));
+  }
 };
 
 }  // namespace handoff::plugin_test

@@ -1,14 +1,12 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "tests/unit/backends/plugin_harness.hpp"
+#include "tests/unit/backends/plugin_case.hpp"
 
 namespace handoff::plugin_test {
 
@@ -34,26 +32,23 @@ inline std::string reply_with(std::string_view params) {
 }
 
 /// A vLLM plugin with the given settings, and shorthands for the usual course of a request.
-class VllmCase : public ::testing::Test {
+class VllmCase : public PluginCase {
  protected:
-  explicit VllmCase(const std::map<std::string, std::string>& settings = {});
-  ~VllmCase() override;
+  explicit VllmCase(const std::map<std::string, std::string>& settings = {})
+      : PluginCase(HANDOFF_VLLM_PLUGIN, settings) {}
 
-  std::unique_ptr<Exchange> begin(std::string_view path, std::string body, std::vector<Header> headers = {});
-  /// The one action that a call caused.
-  static Action only(const std::vector<Action>& actions);
   /// The prefill leg of a request that must be disaggregated.
-  Leg prefill(std::string_view path, std::string body, std::vector<Header> headers = {});
+  Leg prefill(std::string_view path, std::string body, std::vector<Header> headers = {}) {
+    return first_leg(path, std::move(body), std::move(headers));
+  }
   /// The decode leg of the same, after that prefill reply.
-  Leg decode(std::string_view path, std::string body, std::string reply, std::vector<Header> headers = {});
+  Leg decode(std::string_view path, std::string body, std::string reply, std::vector<Header> headers = {}) {
+    return second_leg(path, std::move(body), std::move(reply), std::move(headers));
+  }
   /// What follows a prefill reply with status 200.
-  Action after_reply(std::string reply);
-  /// Why the request is not disaggregated; empty if it is.
-  std::string decode_only_reason(std::string_view path, std::string body);
-
-  Plugin plugin_;
-  Host host_;
-  Backend backend_;
+  Action after_reply(std::string reply) {
+    return after_first_reply(kChat, R"({"messages":[]})", std::move(reply));
+  }
 };
 
 }  // namespace handoff::plugin_test
