@@ -4,12 +4,12 @@ import os
 import threading
 import time
 
-_SCALE = float(os.environ.get("HANDOFF_TEST_TIME_SCALE", "1"))
+SCALE = float(os.environ.get("HANDOFF_TEST_TIME_SCALE", "1"))
 
 # Must not expire in a healthy run, however slow the machine.
-PATIENCE = 60 * _SCALE
+PATIENCE = 60 * SCALE
 # Expires in a healthy run: long enough to see what must not happen, had it been going to.
-BRIEF = 0.15 * _SCALE
+BRIEF = 0.15 * SCALE
 
 
 def wait_until(condition):
