@@ -12,8 +12,9 @@ BIN = pathlib.Path(os.environ.get("HANDOFF_BIN", HERE.parent.parent / "build/rel
 MOCK = os.environ.get("HANDOFF_MOCK_ENGINE", str(BIN / "handoff-mock-engine"))
 ENGINE = os.environ.get("HANDOFF_FAULT_ENGINE", "vllm")
 TRTLLM = ENGINE.startswith("trtllm")
-# Of vLLM, another than NIXL's pull.
-CONNECTOR = ENGINE.removeprefix("vllm-") if ENGINE.startswith("vllm-") else None
+# Of vLLM, another than NIXL's pull. NIXL push asks both engines at once where the name ends so.
+CONNECTOR = ENGINE.removeprefix("vllm-").removesuffix("-at-once") if ENGINE.startswith("vllm-") else None
+AT_ONCE = ENGINE.endswith("-at-once")
 SANITIZED = os.environ.get("HANDOFF_SANITIZED", "") != ""
 LEASE_SCALE = 0.6 if SANITIZED else 0.3  # of 30 s: above what a healthy handoff can take, short enough to wait for
 # Of SGLang's 300 s, Mooncake's 480 s, and the 30 s that an offloading decode waits for blocks that nobody stores: more than
@@ -66,7 +67,8 @@ class Engines:
         if not CONNECTOR:
             return {}
         first = self.prefill[0]
-        return {"DYN_SIDECAR_VLLM_CONNECTOR": CONNECTOR, "DYN_SIDECAR_VLLM_P2P_PORT": str(first.side_channel_port),
+        return {"DYN_SIDECAR_VLLM_CONNECTOR": CONNECTOR, "DYN_SIDECAR_VLLM_PUSH_ORDER": "concurrent" if AT_ONCE else "prefill-first",
+                "DYN_SIDECAR_VLLM_P2P_PORT": str(first.side_channel_port),
                 "DYN_SIDECAR_VLLM_MOONCAKE_BOOTSTRAP_PORT": str(first.bootstrap_port or 1)}
 
     def address(self, number):
@@ -94,13 +96,15 @@ class Engines:
 def check_engines(run):
     """Nothing is held any more, and the sidecar has sent nothing that hurts."""
     for engine in run.engines.all():
-        if CONNECTOR:
+        if CONNECTOR and not AT_ONCE:
             engine.wait(transfers__asked=0, transfers__loading=0, transfers__orphaned=0)
         if CONNECTOR == "nixl-push" and engine is run.engines.decode:
             # A prefill engine that dies between handshake and write takes the registration along: decode waits without end, and
-            # its blocks are lost. No other load may be unfinished, as was seen above.
+            # its blocks are lost. No other load may be unfinished, as was seen above; but with both engines at once each
+            # prefill that fails, or whose client leaves, costs decode its blocks (vLLM issue 46283).
             state = engine.wait(requests=0, leases=0)
             assert state["blocks"]["free"] + state["blocks"]["leaked"] == state["blocks"]["total"], state
+            assert not AT_ONCE or state["blocks"]["leaked"] > 0, "no two legs ran at once"
         else:
             state = engine.wait(blocks_free="all", requests=0, leases=0)
             assert state["blocks"]["leaked"] == 0, state

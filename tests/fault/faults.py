@@ -68,7 +68,8 @@ def _prefill_replies():
 def prefill_faults(engine="vllm"):
     faults = transport_faults() + _prefill_replies()
     handoffs = {"vllm": _handoffs, "sglang": _sglang_ends, "trtllm": _trtllm_handoffs,
-                "trtllm-generation-first": _unread_handoffs, "vllm-nixl-push": _handoffs, "vllm-mooncake": list,
+                "trtllm-generation-first": _unread_handoffs, "vllm-nixl-push": _handoffs,
+                "vllm-nixl-push-at-once": _handoffs, "vllm-mooncake": list,
                 "vllm-offloading": list, "vllm-shared-storage": list}
     if engine in ("vllm-offloading", "vllm-shared-storage"):
         # Nothing of the reply is read: any success will do.
