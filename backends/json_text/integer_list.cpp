@@ -45,8 +45,8 @@ bool all_in_place(const char* begin, const char* end) {
   const auto is_digit_at = [](const char* at) { return *at >= '0' && *at <= '9'; };
   for (const char* at = begin; at != end; ++at) {
     const bool begins = at[-1] == ',' || at[-1] == '[';
-    const bool bad = is_digit_at(at) ? *at == '0' && begins && is_digit_at(at + 1)
-                                     : *at != ',' || begins || at[1] == ']';
+    const bool bad =
+        is_digit_at(at) ? *at == '0' && begins && is_digit_at(at + 1) : *at != ',' || begins || at[1] == ']';
     if (bad) return false;
   }
   return true;

@@ -8,7 +8,8 @@ namespace handoff::endpoints {
 namespace {
 
 std::optional<std::string_view> rank_of(std::string_view value) {
-  const std::array headers{sdk::header("X-Dynamo-Prefill-DP-Rank", value), sdk::header("x-dynamo-dp-rank", "9")};
+  const std::array headers{sdk::header("X-Dynamo-Prefill-DP-Rank", value),
+                           sdk::header("x-dynamo-dp-rank", "9")};
   handoff_request request{};
   request.headers = headers.data();
   request.header_count = headers.size();

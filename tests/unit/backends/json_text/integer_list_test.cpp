@@ -32,8 +32,9 @@ TEST(CompactIntegerList, ListsOfEveryLength) {
 }
 
 TEST(CompactIntegerList, WhatIsNoneInAnyPlace) {
-  for (const std::string bad : {"", "[", "]", "[]", "1,2", "[1", "1]", "[01]", "[00]", "[1,]", "[,1]", "[,]", "[1,,2]", "[-1]",
-                                "[1.0]", "[1 ]", "[1,[2]]", "{1}", "[1]]", "[\"1\"]", "[1e3]", "[1,02]", "[\xb1]"}) {
+  for (const std::string bad : {"",        "[",    "]",    "[]",      "1,2",    "[1",     "1]",    "[01]",
+                                "[00]",    "[1,]", "[,1]", "[,]",     "[1,,2]", "[-1]",   "[1.0]", "[1 ]",
+                                "[1,[2]]", "{1}",  "[1]]", "[\"1\"]", "[1e3]",  "[1,02]", "[\xb1]"}) {
     EXPECT_FALSE(is_list(bad)) << bad;
   }
   for (std::size_t count = 4; count < 30; ++count) {
