@@ -81,6 +81,7 @@ class BlockIndex::Impl {
         ranks_(store_.epochs()) {}
 
   RankRegistry& ranks() { return ranks_; }
+  void expect(std::size_t blocks) { store_.expect(blocks); }
 
   std::optional<RankSlot> add_rank(WorkerRank rank) {
     auto slot = ranks_.add(rank);
@@ -499,6 +500,9 @@ bool BlockIndex::engine_hashes(std::span<const std::uint64_t> sequence_hashes,
   return impl_->engine_hashes(sequence_hashes, out);
 }
 
+void BlockIndex::expect(std::size_t blocks) {
+  impl_->expect(blocks);
+}
 BlockIndexStats BlockIndex::stats() const {
   return impl_->stats();
 }

@@ -27,8 +27,7 @@ struct BlockIndexOptions {
   // Life of a predicted block. It lives at least this long and at most a quarter longer. 0: predictions are
   // not kept.
   std::chrono::milliseconds predicted_ttl = std::chrono::seconds{120};
-  // Room for so many from the start, so that no table has to grow: known, for instance, as the sum of the
-  // workers' total_kv_blocks. 0: grows as it fills.
+  // As by expect(), from the start. 0: grows as it fills.
   std::size_t expected_blocks = 0;
   // Power of two. More shards: shorter waits between writers, shorter pauses of one writer when a table
   // grows; fewer: an event takes fewer locks (with 16 it takes a sixth longer).
@@ -115,6 +114,11 @@ class BlockIndex {
   // Drops what has run out. match_prefix and predict do not depend on it being called, the memory does: call
   // it every few seconds. Also moves on the scrubbing of removed ranks, a bounded step at a time.
   void maintain(SteadyTime now);
+
+  // Room for so many blocks (up to max_blocks) from now on, so that no table has to grow under the events:
+  // the sum of the workers' total_kv_blocks, for instance. Fewer than before give memory back in maintain().
+  // Costs as much as a copy of the tables: call it when workers come and go. One caller at a time.
+  void expect(std::size_t blocks);
 
   // Scores every rank that holds a prefix of the request. See hash_request.
   void match_prefix(std::span<const std::uint64_t> sequence_hashes, SteadyTime now, OverlapScores& out) const;

@@ -138,6 +138,11 @@ void BlockShard::make_room() {
   rebuild(std::max(want, first_buckets_));
 }
 
+void BlockShard::expect(std::size_t buckets) {
+  first_buckets_ = buckets;
+  if (table_.load(std::memory_order_relaxed)->buckets() < buckets) rebuild(buckets);
+}
+
 void BlockShard::shrink_if_sparse() {
   const std::size_t buckets = table_.load(std::memory_order_relaxed)->buckets();
   if (buckets > first_buckets_ && blocks() < buckets * kBucketSlots / 4) {

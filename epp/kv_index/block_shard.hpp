@@ -70,6 +70,8 @@ class BlockShard {
   Place place_of(BlockKey key);
   // `place` says that `key` is not there. Takes over the reference. May evict another block; true if it did.
   bool insert(Place place, BlockKey key, HolderRef holders);
+  // Makes the table so large now, and from now on the least that it shrinks to.
+  void expect(std::size_t buckets);
   void shrink_if_sparse();
 
   // Calls edit(HolderRef) -> HolderRef (a new reference, or the same bits for "leave it") for up to `budget`

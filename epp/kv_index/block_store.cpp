@@ -32,14 +32,14 @@ std::size_t bytes_for(std::size_t slots) {
 }
 
 // Tables that grow by the same factor from different sizes don't all grow at the same time.
-std::size_t first_bytes(std::size_t shard, const BlockStore::Limits& limits) {
+std::size_t first_bytes(std::size_t shard, std::size_t shards, std::size_t expected_blocks) {
   constexpr std::size_t kLeast = 64;
   constexpr double kGrowth = 1.4;
-  if (limits.expected_blocks == 0) {
-    const double share = static_cast<double>(shard) / static_cast<double>(limits.shards);
+  if (expected_blocks == 0) {
+    const double share = static_cast<double>(shard) / static_cast<double>(shards);
     return bytes_for(static_cast<std::size_t>(std::pow(kGrowth, share) * kLeast));
   }
-  const double expected = static_cast<double>(limits.expected_blocks) / static_cast<double>(limits.shards);
+  const double expected = static_cast<double>(expected_blocks) / static_cast<double>(shards);
   return bytes_for(std::max<std::size_t>(static_cast<std::size_t>(expected / kExpectedLoad), kLeast));
 }
 
@@ -84,13 +84,14 @@ BlockStore::BlockStore(const Limits& limits)
       purged_at_(new std::atomic<std::uint64_t>[limits_.shards]()) {
   const auto slices = [this] {
     std::size_t total = 0;
-    for (std::size_t i = 0; i < limits_.shards; ++i) total += first_bytes(i, limits_);
+    for (std::size_t i = 0; i < limits_.shards; ++i)
+      total += first_bytes(i, limits_.shards, limits_.expected_blocks);
     return TableMemory::Slices(total);
   };
   auto for_blocks = slices();
   auto for_engines = slices();
   for (std::size_t i = 0; i < limits_.shards; ++i) {
-    const std::size_t bytes = first_bytes(i, limits_);
+    const std::size_t bytes = first_bytes(i, limits_.shards, limits_.expected_blocks);
     block_shards_[i].open(epochs_, pool_, limits_.max_blocks / limits_.shards, for_blocks.next(bytes));
     engine_shards_[i].open(epochs_, engine_hashes_per_shard_, for_engines.next(bytes));
     if (reverse_shards_ != nullptr)
@@ -275,6 +276,23 @@ void BlockStore::purge(EngineHashShard& shard, const Pin& pin) {
   const auto index = static_cast<std::size_t>(&shard - engine_shards_.get());
   purged_at_[index].store(orphan_hints_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   shard.purge([&](EngineKey, BlockKey block) { return !find(block, pin).empty(); });
+}
+
+void BlockStore::expect(std::size_t blocks) {
+  for (std::size_t i = 0; i < limits_.shards; ++i) {
+    const std::size_t buckets =
+        first_bytes(i, limits_.shards, std::min(blocks, limits_.max_blocks)) / sizeof(BlockShard::Bucket);
+    {
+      const std::lock_guard lock(engine_shards_[i].mutex());
+      engine_shards_[i].expect(buckets);
+    }
+    if (reverse_shards_ != nullptr) {
+      const std::lock_guard lock(reverse_shards_[i].mutex());
+      reverse_shards_[i].expect(buckets);
+    }
+    const std::lock_guard lock(block_shards_[i].mutex());
+    block_shards_[i].expect(buckets);
+  }
 }
 
 void BlockStore::scrub(std::size_t budget, bool wait,

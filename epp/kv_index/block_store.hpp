@@ -75,7 +75,7 @@ class BlockStore {
     std::size_t max_engine_hashes;
     std::size_t max_holder_set_bytes;
     bool keeps_engine_hashes;
-    std::size_t expected_blocks;
+    std::size_t expected_blocks;  // to begin with
   };
   using Pin = ReadEpochs::Pin;
 
@@ -114,6 +114,8 @@ class BlockStore {
   void unlink_if_gone(EngineKey engine, BlockKey block, const Pin&);
 
   // --- upkeep ---
+  // Room for so many blocks from now on, so that no table has to grow. One caller at a time.
+  void expect(std::size_t blocks);
   // Removes dead ordinals from all holder sets, up to `budget` slots per call. begin() gives the dead ones as
   // bits, done() is called when no set has them any more. Returns at once when another thread is at it,
   // unless `wait`.

@@ -71,6 +71,11 @@ class EngineHashShard {
     if (size() >= full_at_) resize();
   }
   bool erase(EngineKey engine, BlockKey block);
+  // Makes the table so large now, and from now on the least that it shrinks to.
+  void expect(std::size_t buckets) {
+    first_buckets_ = buckets;
+    if (table_.load(std::memory_order_relaxed)->buckets() < buckets) resize();
+  }
 
   // Drops entries whose block is gone: keep(engine, block) tells. Also gives memory back when much was
   // dropped.

@@ -1,8 +1,15 @@
 #include "epp/selection/index_overlap_source.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace handoff::epp {
+namespace {
+
+// Room is made ahead for no more than this: about 50 MB.
+constexpr std::uint64_t kMostExpected = 1ULL << 20;
+
+}  // namespace
 
 IndexOverlapSource::IndexOverlapSource(const BlockIndexOptions& options, bool use_kv_events,
                                        const KvSubscriptionsFactory& subscriptions)
@@ -36,12 +43,28 @@ std::optional<RankSlot> IndexOverlapSource::add_rank(WorkerRank rank, const Work
         slot ? subscriptions_->subscribe(*wanted) : "the index has no room for another rank";
     followed_.emplace(rank, Followed{*wanted, std::move(problem)});
   }
+  if (const auto followed = followed_.find(rank); followed != followed_.end()) {
+    const std::uint64_t most = std::min(spec.total_kv_blocks.value_or(0), kMostExpected);
+    most_blocks_ -= std::exchange(followed->second.most_blocks, most);
+    most_blocks_ += followed->second.most_blocks;
+  }
+  make_room();
   return slot;
+}
+
+// Workers often hold the same blocks, and some come one after the other: room for all of theirs is asked for
+// in few steps.
+void IndexOverlapSource::make_room() {
+  const std::uint64_t wanted = std::min(most_blocks_, kMostExpected);
+  if (wanted <= expected_ && wanted >= expected_ / 4) return;
+  expected_ = wanted > expected_ ? std::min(std::max(wanted, 2 * expected_), kMostExpected) : wanted;
+  index_.expect(static_cast<std::size_t>(expected_));
 }
 
 void IndexOverlapSource::remove_rank(WorkerRank rank) {
   const std::lock_guard lock(mutex_);
   stop_following(rank);
+  make_room();
   index_.remove_rank(rank);
 }
 
@@ -49,6 +72,7 @@ void IndexOverlapSource::stop_following(WorkerRank rank) {
   const auto followed = followed_.find(rank);
   if (followed == followed_.end()) return;
   if (followed->second.problem.empty()) subscriptions_->unsubscribe(rank);
+  most_blocks_ -= followed->second.most_blocks;
   followed_.erase(followed);
 }
 

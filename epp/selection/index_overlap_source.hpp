@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,16 +41,20 @@ class IndexOverlapSource final : public OverlapSource {
  private:
   struct Followed {
     KvSubscription subscription;
-    std::string problem;  // empty: it is followed
+    std::string problem;            // empty: it is followed
+    std::uint64_t most_blocks = 0;  // that it can hold; 0: not known
   };
 
   // Under the lock.
   void stop_following(WorkerRank rank);
+  void make_room();
 
   BlockIndex index_;
   mutable std::mutex mutex_;  // subscribing and unsubscribing, not the index
   std::unique_ptr<KvEventSubscriptions> subscriptions_;
   std::map<WorkerRank, Followed> followed_;
+  std::uint64_t most_blocks_ = 0;  // that all of them can hold together
+  std::uint64_t expected_ = 0;     // what the index was told of that
 };
 
 // One IndexOverlapSource per partition; predicted entries live as long as the configuration says.

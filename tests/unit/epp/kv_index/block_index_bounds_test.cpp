@@ -200,6 +200,38 @@ TEST(BlockIndexBounds, HasRoomForWhatIsExpected) {
   EXPECT_EQ(device_depth(index, Prompt(9'999, 32).sequence, kA), 32u);
 }
 
+// The same, said later, with blocks already there; and taken back.
+TEST(BlockIndexBounds, MakesRoomForWhatIsExpectedLater) {
+  BlockIndex index;
+  index.add_rank(kA);
+  for (std::uint64_t id = 0; id < 300; ++id) index.apply_stored(kA, Tier::device, Prompt(id, 32).all());
+  index.expect(100'000);
+  const std::size_t made = index.stats().table_bytes;
+  EXPECT_GE(made, 100'000u * 32);
+  EXPECT_LE(made, 100'000u * 48);
+  EXPECT_EQ(index.stats().blocks, 9'600u);
+  for (std::uint64_t id = 300; id < 3'000; ++id) index.apply_stored(kA, Tier::device, Prompt(id, 32).all());
+  EXPECT_EQ(index.stats().table_bytes, made) << "nothing had to grow";
+  for (std::uint64_t id = 0; id < 3'000; ++id) {
+    EXPECT_EQ(device_depth(index, Prompt(id, 32).sequence, kA), 32u);
+  }
+  index.expect(0);
+  EXPECT_EQ(index.stats().table_bytes, made);
+  for (std::uint64_t id = 0; id < 3'000; ++id) {
+    EXPECT_EQ(index.apply_removed(kA, Tier::device, Prompt(id, 32).engine), 32u);
+  }
+  index.maintain(kStart);
+  EXPECT_LE(index.stats().table_bytes, 100'000u);
+}
+
+TEST(BlockIndexBounds, ExpectsNoMoreThanItMayHold) {
+  BlockIndexOptions options;
+  options.max_blocks = 10'000;
+  BlockIndex index(options);
+  index.expect(SIZE_MAX);
+  EXPECT_LE(index.stats().table_bytes, 10'000u * 48);
+}
+
 // Both directions of the hashes; the engines' own are told only where there is one for each block.
 TEST(BlockIndexBounds, TellsEngineHashesOnlyForSure) {
   BlockIndexOptions options;

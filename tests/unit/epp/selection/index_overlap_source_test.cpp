@@ -114,6 +114,31 @@ TEST_F(RealIndex, RanksAreFollowedAtTheirOwnAddresses) {
   EXPECT_TRUE(subscriptions.followed.empty());
 }
 
+// Tables are made for what the followed workers can hold.
+TEST_F(RealIndex, HasRoomForWhatItsWorkersCanHold) {
+  start_real({});
+  WorkerSpec worker = spec(1);
+  worker.total_kv_blocks = 20'000;
+  ASSERT_TRUE(service->upsert_worker(worker));
+  const std::size_t one = index->stats().table_bytes;
+  EXPECT_GE(one, 20'000u * 32);
+  worker.worker_id = 2;
+  ASSERT_TRUE(service->upsert_worker(worker));
+  const std::size_t two = index->stats().table_bytes;
+  EXPECT_GE(two, 40'000u * 32);
+  ASSERT_TRUE(service->upsert_worker(worker)) << "said again";
+  EXPECT_EQ(index->stats().table_bytes, two);
+  worker.worker_id = 3;
+  worker.total_kv_blocks = std::uint64_t{1} << 60;
+  ASSERT_TRUE(service->upsert_worker(worker));
+  EXPECT_LE(index->stats().table_bytes, (1u << 16) * 48) << "no more than the index may hold";
+  worker.worker_id = 4;
+  worker.kv_events = false;
+  ASSERT_TRUE(service->upsert_worker(worker));
+  for (WorkerId id = 1; id <= 3; ++id) ASSERT_TRUE(service->delete_worker(id));
+  EXPECT_EQ(index->stats().ranks, 1u) << "the index goes with its last worker";
+}
+
 TEST_F(RealIndex, AnAddressThatCannotBeFollowedIsToldAndServedByLoad) {
   start_real({});
   subscriptions.refusal = "no such transport";
