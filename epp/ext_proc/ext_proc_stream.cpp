@@ -70,7 +70,10 @@ void ExtProcStream::on_request_headers(HeaderBlock headers, bool end_of_stream,
   subset_ = std::move(subset);
   request_ = RequestState::kReceiving;
   has_body_ = !end_of_stream;
-  if (end_of_stream) {
+  // Who only observes may not be sent the body.
+  const bool no_body_comes =
+      opening_.observability && opening_.modes && opening_.modes->request == BodyMode::kNone;
+  if (end_of_stream || no_body_comes) {
     request_complete();
     return;
   }
@@ -198,7 +201,10 @@ void ExtProcStream::request_complete() {
   request_ = RequestState::kPlanning;
   outgoing_body_ = std::move(received_body_);
   received_body_.reset();
-  events_.on_request({.headers = std::move(headers_), .body = outgoing_body_, .subset = std::move(subset_)});
+  events_.on_request({.headers = std::move(headers_),
+                      .body = outgoing_body_,
+                      .subset = std::move(subset_),
+                      .observed = opening_.observability});
 }
 
 // A response while the request still waits for its route was made by the gateway itself.

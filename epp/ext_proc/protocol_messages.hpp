@@ -82,6 +82,7 @@ struct ReceivedRequest {
   HeaderBlock headers;
   std::shared_ptr<const std::string> body;  // null for a request that has none (it ended with its headers)
   std::optional<std::vector<std::string>> subset;  // endpoints the gateway allows; absent: all
+  bool observed = false;  // it goes where it goes: only what it does to the load is of interest
 };
 
 // What happens on a stream, for whoever plans and accounts. Calls come on the stream's thread, from inside

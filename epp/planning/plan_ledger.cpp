@@ -206,35 +206,71 @@ void Plan::on_output(std::uint64_t tokens) {
   (void)service->output_progress({id, attempt}, tokens);
 }
 
+bool Plan::reserve_at(Leg leg, SelectionService& service, ReservationRequest request) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == PlanState::kClosed) return false;
+  state_ = PlanState::kReserved;
+  Slot& mine = slot(leg);
+  mine.service = &service;
+  mine.reservation_id = reservation_id(id_, leg);
+  std::uint64_t tokens = 1;
+  if (const auto* prompt = std::get_if<TokenPrompt>(&request.prompt)) tokens = prompt->token_ids.size();
+  if (const auto* prompt = std::get_if<SizedPrompt>(&request.prompt)) tokens = prompt->isl_tokens;
+  mine.wanted = std::make_unique<ReservationRequest>();
+  mine.wanted->model_name = request.model_name;
+  mine.wanted->routing_group = request.routing_group;
+  mine.wanted->expected_output_tokens = request.expected_output_tokens;
+  mine.wanted->prompt = SizedPrompt{tokens};
+  if (!request.worker) return false;
+  request.selection_id = mine.reservation_id;
+  auto booked = service.create_reservation(std::move(request));
+  if (!booked) return false;
+  mine.first = std::move(booked).value();
+  mine.booked = &mine.first;
+  mine.state = LegState::kBooked;
+  return true;
+}
+
+ReservationRequest Plan::moved_request(const Slot& slot) const {
+  ReservationRequest request;
+  if (slot.booked == nullptr) {
+    request = *slot.wanted;
+  } else {
+    const SelectionFacts& facts = slot.booked->facts;
+    if (slot.booked->worker) {
+      request.model_name = slot.booked->worker->spec.model_name;
+      request.routing_group = slot.booked->worker->spec.routing_group;
+    }
+    request.prompt = SizedPrompt{facts.isl_tokens};
+    request.track_prefill_tokens = facts.track_prefill_tokens;
+  }
+  if (state_ == PlanState::kPrefillReleased) request.track_prefill_tokens = false;
+  return request;
+}
+
 bool Plan::move_destination(WorkerRank to) {
   Undo undo;
+  bool moved = false;
   {
     const std::lock_guard lock(mutex_);
     Slot& mine = slot(Leg::kDestination);
-    if (state_ == PlanState::kClosed || mine.state != LegState::kBooked) return false;
-    if (mine.booked->facts.rank.worker == to.worker) return false;
-    const SelectionFacts& facts = mine.booked->facts;
-    ReservationRequest request;
-    if (mine.booked->worker) {
-      request.model_name = mine.booked->worker->spec.model_name;
-      request.routing_group = mine.booked->worker->spec.routing_group;
-    }
+    if (state_ == PlanState::kClosed || (mine.booked == nullptr && mine.wanted == nullptr)) return false;
+    moved = mine.booked != nullptr;
+    if (moved && mine.booked->facts.rank.worker == to.worker) return false;
+    ReservationRequest request = moved_request(mine);
     // The old id is still booked until the new one is.
     request.selection_id = reservation_id(id_, Leg::kDestination) + std::to_string(++moves_);
     request.worker = to;
-    request.prompt = SizedPrompt{facts.isl_tokens};
-    const bool prefills = facts.track_prefill_tokens && state_ != PlanState::kPrefillReleased;
-    request.track_prefill_tokens = prefills;
-    auto moved = mine.service->create_reservation(request);
-    if (!moved) return false;
-    take_booking(mine, undo);
+    auto booked = mine.service->create_reservation(request);
+    if (!booked) return false;
+    if (moved) take_booking(mine, undo);
     mine.state = LegState::kBooked;
     mine.reservation_id = std::move(request.selection_id);
-    mine.moved = std::make_shared<const Selection>(std::move(moved).value());
+    mine.moved = std::make_shared<const Selection>(std::move(booked).value());
     mine.booked = mine.moved.get();
   }
   undo.apply();
-  ledger_.moved_.fetch_add(1, kRelaxed);
+  if (moved) ledger_.moved_.fetch_add(1, kRelaxed);
   return true;
 }
 

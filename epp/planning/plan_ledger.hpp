@@ -78,6 +78,11 @@ class Plan : public std::enable_shared_from_this<Plan>, public boost::intrusive:
   // that failed.
   void reserve(std::span<Wish> round, std::shared_ptr<BookingListener> listener);
 
+  // For a request that somebody else routed: books the leg at request.worker, or, as long as that is not
+  // known, where move_destination() will say. False when there is no booking yet. The prompt is read during
+  // the call.
+  bool reserve_at(Leg leg, SelectionService& service, ReservationRequest request);
+
   // The booking of a leg; null when there is none (any more).
   std::shared_ptr<const Selection> booking(Leg leg) const;
 
@@ -88,7 +93,8 @@ class Plan : public std::enable_shared_from_this<Plan>, public boost::intrusive:
 
   // Cumulative output tokens of the answer.
   void on_output(std::uint64_t tokens);
-  // The gateway sent the request to another worker than the chosen one: the booking moves there.
+  // The gateway sent the request to another worker than the chosen one: the booking moves there. Of a request
+  // that somebody else routed, it may be the first one.
   bool move_destination(WorkerRank to);
 
  private:
@@ -104,6 +110,8 @@ class Plan : public std::enable_shared_from_this<Plan>, public boost::intrusive:
     const Selection* booked = nullptr;
     Selection first;
     std::shared_ptr<const Selection> moved;
+    // What would be booked if it were known where.
+    std::unique_ptr<ReservationRequest> wanted;
   };
   // What is to be done when the lock is gone.
   struct Undo {
@@ -124,6 +132,7 @@ class Plan : public std::enable_shared_from_this<Plan>, public boost::intrusive:
   // Under the lock.
   bool round_is_booked() const;
   void close_locked(Undo& undo);
+  ReservationRequest moved_request(const Slot& slot) const;
   static void take_booking(Slot& slot, Undo& undo);
 
   PlanLedger& ledger_;

@@ -228,6 +228,14 @@ RequestFacts read_request_facts(const HeaderBlock& headers, const std::string* b
   return facts;
 }
 
+void size_by_length(const HeaderBlock& headers, RequestFacts& facts) {
+  if (api_of(headers) == Api::kNone) return;
+  const auto length = to_number<std::uint64_t>(headers.first("content-length").value_or(""));
+  if (!length || *length == 0) return;
+  facts.kind = RequestKind::kSized;
+  facts.body_bytes = *length;
+}
+
 bool parse_token_ids(std::string_view text, std::vector<std::uint32_t>& ids) {
   const char* at = text.data();
   const char* const end = at + text.size();

@@ -54,6 +54,10 @@ struct RequestFacts {
 // `body` is null when the request has none. `reads_nvext`: whether hints in the body's `nvext` count.
 RequestFacts read_request_facts(const HeaderBlock& headers, const std::string* body, bool reads_nvext = true);
 
+// For a request whose body is not sent here: sized by its content-length, where its path says that it has a
+// prompt.
+void size_by_length(const HeaderBlock& headers, RequestFacts& facts);
+
 // A JSON array of whole numbers from 0 to 2^32 - 1. False for anything else; `ids` is then unspecified.
 bool parse_token_ids(std::string_view text, std::vector<std::uint32_t>& ids);
 

@@ -84,15 +84,18 @@ void RequestLife::take(PlanResult result) {
   destination_ = planned.route.destination;
   kind_ = planned.kind;
   streams_ = planned.streams;
-  // Nobody is answered on a stream that only observes, so nothing goes where the plan says.
-  const bool observes = stream_->observes_only();
-  if (!stream_->route(std::move(planned.route)) || observes || !planned.plan->publish()) {
+  if (!stream_->route(std::move(planned.route)) || response_ended_ || !planned.plan->publish()) {
     planned.plan->close();
     return;
   }
   plan_ = std::move(planned.plan);
   published_at_ = services_.clock();
-  plan_prefill_release();
+  if (!served_.empty()) on_served_endpoint(served_);
+  if (first_byte_came_) {
+    plan_->release_prefill();
+  } else {
+    plan_prefill_release();
+  }
 }
 
 // The first byte of an answer that is not streamed is its last as well, so prefill is released by estimate.
@@ -117,6 +120,7 @@ void RequestLife::on_response_started(unsigned status, bool event_stream) {
 }
 
 void RequestLife::on_first_response_byte() {
+  first_byte_came_ = true;
   if (!plan_) return;
   const auto prefill = plan_->booking(Leg::kPrefill);
   const auto destination = plan_->booking(Leg::kDestination);
@@ -137,11 +141,19 @@ void RequestLife::on_response_bytes(std::string_view bytes) {
 }
 
 void RequestLife::on_served_endpoint(std::string_view endpoint) {
-  if (!plan_ || endpoint == destination_) return;
+  if (!plan_) {
+    if (stream_->observes_only()) served_ = endpoint;
+    return;
+  }
+  if (endpoint == destination_) return;
   const auto view = services_.directory->view();
   const auto found = view->destinations.find(std::string(endpoint));
   const bool moved =
       found != view->destinations.end() && plan_->move_destination({.worker = found->second, .rank = 0});
+  if (destination_.empty()) {  // nobody knew before
+    destination_ = std::string(endpoint);
+    return;
+  }
   LogLine(Level::warn, "served_elsewhere")
       .field("request_id", request_id_)
       .field("picked", destination_)
@@ -151,6 +163,7 @@ void RequestLife::on_served_endpoint(std::string_view endpoint) {
 }
 
 void RequestLife::on_response_ended() {
+  response_ended_ = true;
   finish("complete");
 }
 

@@ -68,6 +68,10 @@ class RequestLife final : public RequestEvents {
   RequestKind kind_ = RequestKind::kAny;
   bool streams_ = false;
   bool ended_ = false;
+  // What came before its plan, as may be on a stream that only observes.
+  bool first_byte_came_ = false;
+  bool response_ended_ = false;
+  std::string served_;
   unsigned status_ = 0;
   SteadyTime received_at_;
   SteadyTime published_at_;

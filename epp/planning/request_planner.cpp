@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -66,6 +67,7 @@ class RequestPlanner::Run final : public PlanningRun,
       return;
     }
     facts_ = read_request_facts(request_.headers, request_.body.get(), !config().ignores_nvext);
+    if (request_.observed && request_.body == nullptr) size_by_length(request_.headers, facts_);
     if (const auto refusal = find_fault()) {
       finish(*refusal);
       return;
@@ -121,7 +123,7 @@ class RequestPlanner::Run final : public PlanningRun,
       return Refusal{EppError::invalid_request,
                      "nvext.prefill_worker_id is not accepted: the prefill worker is chosen here."};
     }
-    if (!request_.subset) return std::nullopt;
+    if (!request_.subset || request_.observed) return std::nullopt;
     const EndpointSubset subset(*request_.subset);
     allowed_.emplace();
     const auto view = planner_.parts_.directory->view();
@@ -238,13 +240,22 @@ class RequestPlanner::Run final : public PlanningRun,
     return planner_.parts_.selectors.is_paired() && facts_.kind != RequestKind::kAny;
   }
 
-  void book() {
+  // Null when the client has left.
+  std::shared_ptr<Plan> open_plan() {
     plan_id_ = plan_id_from(planner_.parts_.random());
     auto plan = planner_.parts_.ledger->open(plan_id_);
-    {
-      const std::lock_guard lock(mutex_);
-      if (!listener_) return;  // the client left; the plan goes with its last owner
-      plan_ = plan;
+    const std::lock_guard lock(mutex_);
+    if (!listener_) return nullptr;  // the plan goes with its last owner
+    plan_ = plan;
+    return plan;
+  }
+
+  void book() {
+    const auto plan = open_plan();
+    if (plan == nullptr) return;
+    if (request_.observed) {
+      book_as_routed(plan);
+      return;
     }
     const Selectors& selectors = planner_.parts_.selectors;
     std::array<Plan::Wish, kLegs> round;
@@ -254,6 +265,43 @@ class RequestPlanner::Run final : public PlanningRun,
     if (wants_prefill() && !decides_later_) round[legs++] = prefill_wish();
     note_deadline(round[0].request);
     plan->reserve(std::span(round).first(legs), shared_from_this());
+  }
+
+  // Where an earlier filter of the gateway sent it, by its headers; what is not said there the gateway may
+  // tell with the answer.
+  void book_as_routed(const std::shared_ptr<Plan>& plan) {
+    const Selectors& selectors = planner_.parts_.selectors;
+    const auto view = planner_.parts_.directory->view();
+    PlannedRequest planned{.route = {}, .plan = plan, .kind = facts_.kind, .streams = facts_.streams};
+    planned.route.destination = routed_to(kDestinationHeader);
+    (void)plan->reserve_at(Leg::kDestination, *selectors.destination,
+                           reservation(view->destinations, planned.route.destination, kRankHeader));
+    const std::string prefill = routed_to(kPrefillHeader);
+    if (wants_prefill() && !prefill.empty()) {
+      (void)plan->reserve_at(Leg::kPrefill, *selectors.prefill,
+                             reservation(view->prefills, prefill, kPrefillRankHeader));
+    }
+    finish(std::move(planned));
+  }
+
+  // The first of a list, which is the one that is tried first.
+  std::string routed_to(std::string_view header) const {
+    const std::string_view value = request_.headers.last_filled(header).value_or("");
+    return std::string(trimmed(value.substr(0, value.find(','))));
+  }
+
+  ReservationRequest reservation(const std::unordered_map<std::string, WorkerId>& known,
+                                 const std::string& address, std::string_view rank_header) {
+    ReservationRequest request;
+    request.model_name = config().model_name;
+    request.prompt = prompt();
+    request.expected_output_tokens = facts_.expected_output_tokens;
+    const auto worker = known.find(address);
+    if (worker == known.end()) return request;
+    request.worker = WorkerRank{.worker = worker->second, .rank = 0};
+    const std::string_view rank = request_.headers.last_filled(rank_header).value_or("");
+    std::from_chars(rank.data(), rank.data() + rank.size(), request.worker->rank);
+    return request;
   }
 
   Plan::Wish prefill_wish() {

@@ -141,8 +141,8 @@ void WorkerDirectory::publish() {
     const bool is_prefill = placed.service == selectors_.prefill;
     view->workers.emplace(endpoint.worker_id,
                           Known{name, endpoint.address, endpoint.port, is_prefill, endpoint.ready});
-    if (is_prefill) continue;
-    view->destinations.emplace(socket_address(endpoint.address, endpoint.port), endpoint.worker_id);
+    auto& by_address = is_prefill ? view->prefills : view->destinations;
+    by_address.emplace(socket_address(endpoint.address, endpoint.port), endpoint.worker_id);
   }
   std::atomic_store_explicit(&view_, std::shared_ptr<const View>(std::move(view)), std::memory_order_release);
 }

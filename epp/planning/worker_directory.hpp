@@ -52,6 +52,7 @@ class WorkerDirectory final : public EndpointListener {
   struct View {
     std::unordered_map<WorkerId, Known> workers;
     std::unordered_map<std::string, WorkerId> destinations;  // by "ip:port"
+    std::unordered_map<std::string, WorkerId> prefills;      // the same of prefill workers
   };
   std::shared_ptr<const View> view() const {
     return std::atomic_load_explicit(&view_, std::memory_order_acquire);

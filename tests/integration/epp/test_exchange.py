@@ -216,6 +216,25 @@ def test_observability(epp):
     assert stream.request.headers is None and stream.response.headers is None and stream.immediate is None
 
 
+def test_an_observed_request_is_booked_where_it_went(epp):
+    def active(role):
+        selector = next(each for each in epp.report()["selectors"] if each["role"] == role)
+        return {worker["name"]: worker["active_requests"] for worker in selector["workers"] if worker["active_requests"]}
+
+    stream = Stream(epp.channel, modes=(1, 1), observability=True)
+    stream.send_headers(headers=[("x-gateway-destination-endpoint", "127.0.0.1:8001"),
+                                 ("x-prefiller-host-port", "127.0.0.1:7001")])
+    stream.send_body(chat(stream=True))
+    wait_until(lambda: active("decode") == {"d0": 1} and active("prefill") == {"p0": 1})
+    stream.respond_headers(served="127.0.0.1:8002")
+    stream.respond_body(b"x", served="127.0.0.1:8002")
+    wait_until(lambda: active("decode") == {"d1": 1} and active("prefill") == {})
+    stream.close()
+    assert stream.until_end() == grpc.StatusCode.OK
+    assert stream.request.headers is None and stream.immediate is None
+    epp.wait_tidy()
+
+
 def test_response_only(stream):
     stream.respond_headers()
     stream.respond_body(b"x" * 150_000, end=True)

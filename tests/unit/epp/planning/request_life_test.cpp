@@ -276,5 +276,121 @@ TEST_F(RequestLifeTest, MovesTheBookingToTheServedEndpoint) {
   expect_tidy();
 }
 
+// A stream that only observes, behind a filter that routed (or with a gateway that tells where it went).
+class ObservedTest : public RequestLifeTest {
+ protected:
+  using Headers = std::vector<std::pair<std::string, std::string>>;
+  void observe(const Headers& more, BodyMode mode = BodyMode::kStreamed) {
+    start();
+    add_prefill("p", 1);
+    add_decode("d", 2);
+    add_decode("e", 3);
+    begin();
+    stream->on_opening(
+        {.modes = BodyModes{.request = mode, .response = BodyMode::kStreamed}, .observability = true});
+    HeaderBlock headers;
+    headers.add(":method", "POST");
+    headers.add(":path", "/v1/chat/completions");
+    for (const auto& [name, value] : more) headers.add(name, value);
+    stream->on_request_headers(std::move(headers), false, std::nullopt);
+    if (mode == BodyMode::kNone) return;
+    stream->on_request_body(R"({"model":"m","stream":true,"x":")" + std::string(160, 'x') + "\"}", true);
+  }
+  std::uint64_t blocks_on(WorkerId worker) const {
+    const auto partitions = destination->loads();
+    for (const auto& load : partitions.at(0).loads) {
+      if (load.rank.worker == worker) return load.active_decode_blocks;
+    }
+    return 0;
+  }
+  void respond() {
+    stream->on_response_headers("200", "text/event-stream", false);
+    stream->on_response_body("data: 1\n\n", false);
+  }
+};
+
+TEST_F(ObservedTest, IsBookedWhereItWasSent) {
+  observe({{"x-gateway-destination-endpoint", "127.0.0.1:3, 127.0.0.1:2"},
+           {"x-prefiller-host-port", "127.0.0.1:1"}});
+  EXPECT_FALSE(stream->next());
+  EXPECT_EQ(live(prefill), 1U);
+  EXPECT_GT(prefill_tokens(), 160U);
+  EXPECT_GT(blocks_on(3), 10U);
+  EXPECT_EQ(blocks_on(2), 0U);
+  respond();
+  EXPECT_EQ(prefill_tokens(), 0U);
+  EXPECT_GT(blocks_on(3), 10U);
+  stream->on_served_endpoint("127.0.0.1:2");
+  EXPECT_EQ(ledger.counts().moved, 1U);
+  EXPECT_EQ(live(destination), 1U);
+  EXPECT_EQ(blocks_on(3), 0U);
+  EXPECT_GT(blocks_on(2), 10U);
+  stream->on_response_body("", true);
+  EXPECT_FALSE(stream->next());
+  expect_tidy();
+}
+
+TEST_F(ObservedTest, IsBookedWhereTheGatewaySaysThatItWasServed) {
+  observe({});
+  EXPECT_EQ(live(destination), 0U) << "nobody knows yet";
+  EXPECT_EQ(live(prefill), 0U);
+  stream->on_served_endpoint("127.0.0.1:3");
+  EXPECT_EQ(live(destination), 1U);
+  EXPECT_GT(blocks_on(3), 10U);
+  EXPECT_EQ(ledger.counts().moved, 0U);
+  respond();
+  life->on_stream_ended();
+  expect_tidy();
+}
+
+TEST_F(ObservedTest, IsNotBookedAtAnEndpointThatIsUnknown) {
+  observe({{"x-gateway-destination-endpoint", "127.0.0.1:99"}, {"x-prefiller-host-port", "junk"}});
+  EXPECT_EQ(live(destination), 0U);
+  EXPECT_EQ(live(prefill), 0U);
+  stream->on_served_endpoint("127.0.0.1:98");
+  EXPECT_EQ(live(destination), 0U);
+  stream->on_served_endpoint("127.0.0.1:2");
+  EXPECT_EQ(live(destination), 1U);
+  respond();
+  stream->on_response_body("", true);
+  expect_tidy();
+}
+
+TEST_F(ObservedTest, WaitsForItsTokensWithWhatCameMeanwhile) {
+  tokenizer.at_once = false;
+  observe({{"x-prefiller-host-port", "127.0.0.1:1"}});
+  stream->on_served_endpoint("127.0.0.1:3");
+  respond();
+  EXPECT_EQ(live(destination), 0U);
+  tokenizer.answer();
+  life->on_wake();
+  EXPECT_GT(blocks_on(3), 10U);
+  EXPECT_EQ(prefill_tokens(), 0U) << "its first byte was there before";
+  stream->on_response_body("", true);
+  expect_tidy();
+}
+
+TEST_F(ObservedTest, IsNotBookedWhenItsAnswerIsOver) {
+  tokenizer.at_once = false;
+  observe({{"x-gateway-destination-endpoint", "127.0.0.1:3"}, {"x-prefiller-host-port", "127.0.0.1:1"}});
+  respond();
+  stream->on_response_body("", true);
+  tokenizer.answer();
+  life->on_wake();
+  expect_tidy();
+}
+
+TEST_F(ObservedTest, IsSizedByItsLengthWhenItsBodyIsNotSent) {
+  observe({{"x-gateway-destination-endpoint", "127.0.0.1:3"},
+           {"x-prefiller-host-port", "127.0.0.1:1"},
+           {"content-length", "6400"}},
+          BodyMode::kNone);
+  EXPECT_EQ(prefill_tokens(), 1600U);
+  EXPECT_EQ(blocks_on(3), 100U);
+  respond();
+  stream->on_response_body("", true);
+  expect_tidy();
+}
+
 }  // namespace
 }  // namespace handoff::epp
