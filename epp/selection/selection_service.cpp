@@ -12,7 +12,7 @@ namespace {
 
 std::string join_lines(const std::vector<std::string>& lines) {
   std::string text;
-  for (const auto& line : lines) text += (text.empty() ? "" : "\n") + line;
+  for (const auto& line : lines) text += (text.empty() ? "" : "; ") + line;
   return text;
 }
 

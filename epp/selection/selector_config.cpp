@@ -30,7 +30,6 @@ class Problems {
 
 void check_class(const PolicyClass& policy_class, Problems& problems) {
   const std::string name = "policy class \"" + policy_class.name + "\"";
-  problems.require(!policy_class.name.empty(), "a policy class needs a name");
   problems.require(policy_class.quantum > 0, name + ": quantum must be > 0");
   problems.require(policy_class.policy_family.empty() == policy_class.cache_bucket.empty(),
                    name + ": policy_family and cache_bucket go together");
@@ -57,15 +56,21 @@ void check_profile(const PolicyProfile& profile, Problems& problems) {
   std::set<std::string> names;
   std::set<std::string> families;
   std::set<std::pair<std::string, std::string>> cells;
+  std::size_t nameless = 0;
   for (const auto& policy_class : profile.policy_classes) {
     check_class(policy_class, problems);
-    problems.require(names.insert(policy_class.name).second,
-                     "policy class \"" + policy_class.name + "\" is defined twice");
+    if (policy_class.name.empty()) {
+      ++nameless;
+    } else {
+      problems.require(names.insert(policy_class.name).second,
+                       "policy class \"" + policy_class.name + "\" is defined twice");
+    }
     if (policy_class.policy_family.empty()) continue;
     families.insert(policy_class.policy_family);
     problems.require(cells.emplace(policy_class.policy_family, policy_class.cache_bucket).second,
                      "policy family \"" + policy_class.policy_family + "\" has two classes for one bucket");
   }
+  problems.require(nameless == 0, "a policy class needs a name");
   for (const auto& family : families) {
     for (const auto& bucket : profile.uncached_isl_buckets) {
       problems.require(cells.contains({family, bucket.bucket}),

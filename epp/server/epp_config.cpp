@@ -95,14 +95,16 @@ void declare_bounds(OptionTable& table, EppConfig& config) {
 void declare_model(OptionTable& table, EppConfig& config) {
   PlanningConfig& planning = config.planning;
   table.section("Model");
-  table.add({.name = "DYN_MODEL_NAME", .help = "Name of the base model; required."}, planning.model_name,
-            config::text());
+  table.add({.name = "DYN_MODEL_NAME", .help = "Name of the base model; required.", .required = true},
+            planning.model_name, config::text());
   table.add({.name = "DYN_EPP_MODEL_ALIASES", .help = "Further names of the base model."},
             planning.model_aliases, config::comma_list());
   table.add({.name = "DYN_EPP_STRICT_MODEL",
              .help = "Answer 404 to other names; else they count as LoRA adapters."},
             planning.strict_model, config::boolean());
-  table.add({.name = "DYN_KV_CACHE_BLOCK_SIZE", .help = "Tokens per KV block of the engines; required."},
+  table.add({.name = "DYN_KV_CACHE_BLOCK_SIZE",
+             .help = "Tokens per KV block of the engines; required.",
+             .required = true},
             planning.block_size, config::whole_number(1, 1 << 20));
   table.add({.name = "DYN_EPP_IS_EAGLE", .help = "The engines run EAGLE speculative decoding."},
             planning.is_eagle, config::boolean());
@@ -112,7 +114,8 @@ void declare_endpoints(OptionTable& table, EppConfig& config) {
   PlanningConfig& planning = config.planning;
   table.section("Endpoints");
   table.add({.name = "DYN_EPP_ENDPOINTS_FILE",
-             .help = "YAML file of endpoints, watched; required; [its form](../epp/discovery/README.md)."},
+             .help = "YAML file of endpoints, watched; required; [its form](../epp/discovery/README.md).",
+             .required = true},
             config.endpoints_file, config::file_path());
   table.add({.name = "DYN_EPP_TOPOLOGY_MODE",
              .help = "Whether each worker does all of a request, or prefill and decode are split."},
@@ -138,8 +141,9 @@ void declare_endpoints(OptionTable& table, EppConfig& config) {
   table.add({.name = "DYN_EPP_KV_EVENT_REPLAY_PORT",
              .help = "Port where missed events are asked for; rank r is at this + r."},
             planning.kv_replay_port, config::port());
-  table.add({.name = "DYN_EPP_TOTAL_KV_BLOCKS", .help = "KV blocks of a worker."}, planning.total_kv_blocks,
-            config::whole_number(1));
+  table.add({.name = "DYN_EPP_TOTAL_KV_BLOCKS",
+             .help = "KV blocks of a worker; the index of KV events makes room for them."},
+            planning.total_kv_blocks, config::whole_number(1));
   table.add({.name = "DYN_EPP_MAX_NUM_BATCHED_TOKENS",
              .help = "Prefill tokens per step of a worker; needed when queueing is on."},
             planning.max_num_batched_tokens, config::whole_number(1));
@@ -299,18 +303,6 @@ void declare_router(OptionTable& table, EppConfig& config) {
 }
 
 void declare_checks(OptionTable& table, EppConfig& config) {
-  table.add_check([&config]() -> std::optional<std::string> {
-    if (config.planning.model_name.empty()) return "DYN_MODEL_NAME is required";
-    return std::nullopt;
-  });
-  table.add_check([&config]() -> std::optional<std::string> {
-    if (config.planning.block_size == 0) return "DYN_KV_CACHE_BLOCK_SIZE is required";
-    return std::nullopt;
-  });
-  table.add_check([&config]() -> std::optional<std::string> {
-    if (config.endpoints_file.empty()) return "DYN_EPP_ENDPOINTS_FILE is required";
-    return std::nullopt;
-  });
   table.add_check([&config]() -> std::optional<std::string> {
     if (config.tls_certificate_path.empty() == config.tls_key_path.empty()) return std::nullopt;
     return "DYN_EPP_TLS_CERT_PATH and DYN_EPP_TLS_KEY_PATH go together";

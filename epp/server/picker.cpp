@@ -21,6 +21,12 @@ PolicyProfile policy_profile(const EppConfig& config) {
     throw std::runtime_error("DYN_ROUTER_POLICY_CONFIG: " + error->text);
   }
   auto profile = std::get<PolicyProfile>(std::move(read));
+  // Here, where the setting is known, and not once for each selector.
+  SelectorConfig alone;
+  alone.policy = profile;
+  std::string problems;
+  for (const std::string& problem : alone.validate()) problems += (problems.empty() ? "" : "; ") + problem;
+  if (!problems.empty()) throw std::runtime_error("DYN_ROUTER_POLICY_CONFIG: " + problems);
   const PlanningConfig& planning = config.planning;
   const bool by_role = planning.prefill_max_num_batched_tokens && planning.decode_max_num_batched_tokens;
   if (profile.queues() && !planning.max_num_batched_tokens && !by_role) {

@@ -125,10 +125,17 @@ class OptionTable::Reader {
   }
 
   void read_row(const Row& row) {
+    const std::size_t before = result_.problems.size();
     const auto source = source_of(row);
-    if (!source) return;
-    if (const auto fault = fault_of(row, *source))
-      problem(row.spec.name + " (" + source->described + ") " + *fault);
+    if (source) {
+      if (const auto fault = fault_of(row, *source))
+        problem(row.spec.name + " (" + source->described + ") " + *fault);
+    }
+    // Of one whose value is refused that is all there is to say.
+    const bool is_missing = !source || row.binding.show().empty();
+    if (row.spec.required && is_missing && result_.problems.size() == before) {
+      problem(row.spec.name + " is required");
+    }
   }
 
   void warn_of_unknown_names() {

@@ -28,7 +28,8 @@ struct OptionSpec {
   std::string name;  ///< environment name: upper case, digits and underscores
   std::string help;  ///< one sentence
   std::vector<Alias> aliases{};
-  bool secret = false;  ///< the value is never printed
+  bool secret = false;    ///< the value is never printed
+  bool required = false;  ///< a program without it does not start
   /// A rule beyond the type, on the trimmed text: an error text that finishes "NAME …", or nothing. It must
   /// not repeat a secret. Called after the codec has accepted the value.
   std::function<std::optional<std::string>(std::string_view)> validate{};

@@ -314,5 +314,25 @@ TEST_F(OptionTableTest, WrongDeclarationsThrow) {
                std::invalid_argument);
 }
 
+// Of a required option there is one line, whatever is wrong with it.
+TEST(RequiredOption, IsMissingOrRefusedButNotBoth) {
+  std::string name;
+  std::uint32_t size = 0;
+  OptionTable table;
+  table.add({.name = "DYN_NAME", .help = "Name.", .required = true}, name, text());
+  table.add({.name = "DYN_SIZE", .help = "Size.", .required = true}, size, whole_number(1, 100));
+  using Problems = std::vector<std::string>;
+  EXPECT_EQ(table.parse({}, Environment()).problems,
+            (Problems{"DYN_NAME is required", "DYN_SIZE is required"}));
+  const auto refused = table.parse({"--name=", "--size"}, Environment()).problems;
+  ASSERT_EQ(refused.size(), 2U);
+  EXPECT_EQ(refused[0], "DYN_NAME is required");
+  EXPECT_EQ(refused[1].find("DYN_SIZE (--size) has no value"), 0U) << refused[1];
+  const auto zero = table.parse({"--name=x", "--size=0"}, Environment()).problems;
+  ASSERT_EQ(zero.size(), 1U);
+  EXPECT_NE(zero[0].find("does not accept \"0\""), std::string::npos);
+  EXPECT_TRUE(table.parse({"--name=x", "--size=1"}, Environment()).ok());
+}
+
 }  // namespace
 }  // namespace handoff::config
