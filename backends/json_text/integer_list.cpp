@@ -17,21 +17,28 @@ Bytes load(const char* from) {
   return out;
 }
 
-Bytes is_digit(Bytes c) {
-  return Bytes(c - '0' <= 9);
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
 }
 
-/// Nonzero where a byte of the block at `at` can't stand within such a list. The rules look one byte to each
-/// side, so that blocks may be looked at in any order, and overlap.
-Bytes misplaced(const char* at) {
-  const Bytes before = load(at - 1);
+// A byte is in its place if it is a digit or a comma, is no comma behind a comma, and is no digit behind a
+// zero that begins a number. The rules look back only, so blocks may overlap. What begins the list is looked
+// at before.
+
+/// Nonzero where a byte of the block at `at` is not in its place.
+inline Bytes misplaced(const char* at) {
   const Bytes here = load(at);
-  const Bytes after = load(at + 1);
+  const Bytes before = load(at - 1);
+  const Bytes digit = Bytes(here - '0' <= 9);
   const Bytes comma = Bytes(here == ',');
-  const Bytes begins = Bytes(before == ',') | Bytes(before == '[');
-  const Bytes no_number = comma & (begins | Bytes(after == ']'));
-  const Bytes leading_zero = Bytes(here == '0') & begins & is_digit(after);
-  return ~(is_digit(here) | comma) | no_number | leading_zero;
+  const Bytes behind_leading_zero = Bytes(before == '0') & Bytes(load(at - 2) == ',');
+  return ~(digit | comma) | (comma & Bytes(before == ',')) | (digit & behind_leading_zero);
+}
+
+/// The same for one byte.
+bool is_misplaced(const char* at) {
+  if (is_digit(*at)) return at[-1] == '0' && at[-2] == ',';
+  return *at != ',' || at[-1] == ',';
 }
 
 bool is_any(Bytes mask) {
@@ -40,29 +47,24 @@ bool is_any(Bytes mask) {
   return (halves[0] | halves[1]) != 0;
 }
 
-/// The same rules, byte by byte.
-bool all_in_place(const char* begin, const char* end) {
-  const auto is_digit_at = [](const char* at) { return *at >= '0' && *at <= '9'; };
-  for (const char* at = begin; at != end; ++at) {
-    const bool begins = at[-1] == ',' || at[-1] == '[';
-    const bool bad =
-        is_digit_at(at) ? *at == '0' && begins && is_digit_at(at + 1) : *at != ',' || begins || at[1] == ']';
-    if (bad) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 bool is_compact_integer_list(std::string_view list) {
   if (list.size() < 3 || list.front() != '[' || list.back() != ']') return false;
-  const char* begin = list.data() + 1;
-  const char* end = list.data() + list.size() - 1;
-  if (static_cast<std::size_t>(end - begin) < kBlock) return all_in_place(begin, end);
-  Bytes bad{};
-  for (const char* at = begin; static_cast<std::size_t>(end - at) >= kBlock; at += kBlock) {
-    bad |= misplaced(at);
+  const auto inside = list.substr(1, list.size() - 2);
+  if (!is_digit(inside.front()) || !is_digit(inside.back())) return false;
+  if (inside.size() > 1 && inside[0] == '0' && is_digit(inside[1])) return false;
+  const char* at = inside.data() + 1;
+  const char* end = inside.data() + inside.size();
+  const auto left = [&] { return static_cast<std::size_t>(end - at); };
+  if (left() < kBlock) {
+    for (; at != end; ++at) {
+      if (is_misplaced(at)) return false;
+    }
+    return true;
   }
+  Bytes bad{};
+  for (; left() >= kBlock; at += kBlock) bad |= misplaced(at);
   bad |= misplaced(end - kBlock);
   return !is_any(bad);
 }
