@@ -24,10 +24,13 @@ bool is_token(std::string_view text) {
 bool is_header_text(std::string_view text) {
   return std::none_of(text.begin(), text.end(), [](char c) { return c == '\r' || c == '\n' || c == '\0'; });
 }
+bool is_header_name(std::string_view text) {
+  return !text.empty() && is_header_text(text) &&
+         std::none_of(text.begin(), text.end(), [](char c) { return c == ' ' || c == ':'; });
+}
 bool are_headers(const handoff_header* headers, std::size_t count) {
   return std::all_of(headers, headers + count, [](const auto& field) {
-    return field.name.size > 0 && is_header_text(view(field.name)) && is_header_text(view(field.value)) &&
-           view(field.name).find_first_of(" :") == std::string_view::npos;
+    return is_header_name(view(field.name)) && is_header_text(view(field.value));
   });
 }
 bool is_target(std::string_view text) {
