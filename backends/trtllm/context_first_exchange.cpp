@@ -95,19 +95,13 @@ void ContextFirstExchange::answer_from_context(const ContextReply& reply, sdk::T
 
 void ContextFirstExchange::on_missing_handoff(sdk::Turn& turn) {
   phase_ = Phase::settled;
-  host_.warn("missing_handoff",
-             "The context engine answers without disaggregated_params. It may run without a "
-             "cache_transceiver_config, or be no context server.");
-  host_.count("missing_handoff");
-  if (settings_.on_missing_handoff == OnMissingHandoff::decode_only) {
-    const auto headers = leg_headers();
-    turn.decode_only("missing_handoff", headers);
-    return;
-  }
-  turn.fail({.status = 502,
-             .code = "missing_prefill_handoff",
-             .message = "The context engine answered without a handoff.",
-             .leg = leg_});
+  missing_handoff::settle(
+      settings_.on_missing_handoff,
+      {.reason = "missing_handoff",
+       .cause = "The context engine answers without disaggregated_params. It may run without a "
+                "cache_transceiver_config, or be no context server.",
+       .leg = leg_},
+      host_, leg_headers(), turn);
 }
 
 void ContextFirstExchange::refuse_handoff(std::string_view defect, sdk::Turn& turn) {

@@ -5,17 +5,16 @@
 #include <string>
 #include <string_view>
 
+#include "backends/missing_handoff/missing_handoff.hpp"
 #include "backends/trtllm/handoff_signature.hpp"
 #include "backends/trtllm/leg_bodies.hpp"
 #include "shared/backend_abi/backend_sdk.hpp"
 
 namespace handoff::trtllm {
 
-enum class OnMissingHandoff : std::uint8_t { decode_only, error };
-
 struct Settings {
   Schedule schedule = Schedule::context_first;
-  OnMissingHandoff on_missing_handoff = OnMissingHandoff::decode_only;
+  missing_handoff::Policy on_missing_handoff = missing_handoff::Policy::decode_only;
   std::string auth_key;  ///< empty: handoffs are not signed
 };
 

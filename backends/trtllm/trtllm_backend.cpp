@@ -18,7 +18,6 @@ namespace {
 constexpr std::string_view kProtocol = "trtllm-1.3.0rc24";
 constexpr std::string_view kScheduleKey = "DYN_SIDECAR_TRTLLM_SCHEDULE";
 constexpr std::string_view kAuthKeyFileKey = "DYN_SIDECAR_TRTLLM_AUTH_KEY_FILE";
-constexpr std::string_view kOnMissingKey = "DYN_SIDECAR_ON_MISSING_HANDOFF";
 
 constexpr std::array kRoutes{
     handoff_route{sdk::bytes("POST"), sdk::bytes(kChatPath)},
@@ -53,16 +52,7 @@ constexpr std::array kConfigKeys{
         .kind = HANDOFF_CONFIG_FILE,
         .flags = HANDOFF_CONFIG_SECRET,
     },
-    handoff_config_key{
-        .name = sdk::bytes(kOnMissingKey),
-        .accepts = sdk::bytes("decode-only,error"),
-        .default_value = sdk::bytes("decode-only"),
-        .help =
-            sdk::bytes("What to do when prefill succeeds without a handoff: run the request on the decode "
-                       "engine alone, or answer 502."),
-        .kind = HANDOFF_CONFIG_CHOICE,
-        .flags = 0,
-    },
+    missing_handoff::kConfigKey,
 };
 
 [[noreturn]] void refuse(std::string_view key, std::string_view rule) {
@@ -77,12 +67,7 @@ Settings read_settings(const sdk::Config& config) {
   } else if (schedule != "context-first") {
     refuse(kScheduleKey, "accepts: context-first, generation-first");
   }
-  const auto on_missing = config.get(kOnMissingKey);
-  if (on_missing == "error") {
-    settings.on_missing_handoff = OnMissingHandoff::error;
-  } else if (on_missing != "decode-only") {
-    refuse(kOnMissingKey, "accepts: decode-only, error");
-  }
+  settings.on_missing_handoff = missing_handoff::read_policy(config);
   const auto file = config.get(kAuthKeyFileKey);
   settings.auth_key = file.substr(0, file.find_last_not_of("\r\n") + 1);
   if (!file.empty() && settings.auth_key.empty()) refuse(kAuthKeyFileKey, "names a file without a key");

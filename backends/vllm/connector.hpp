@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "backends/missing_handoff/missing_handoff.hpp"
 #include "shared/backend_abi/backend_sdk.hpp"
 
 namespace handoff::vllm {
@@ -27,15 +28,13 @@ constexpr bool is_nixl(Connector connector) {
   return connector == Connector::nixl || connector == Connector::nixl_push;
 }
 
-enum class OnMissingHandoff : std::uint8_t { decode_only, error };
-
 /// NIXL push: whether decode is asked before prefill has answered, where prefill's address is known.
 enum class PushOrder : std::uint8_t { prefill_first, concurrent };
 
 /// Constant after create().
 struct Settings {
   Connector connector = Connector::nixl;
-  OnMissingHandoff on_missing_handoff = OnMissingHandoff::decode_only;
+  missing_handoff::Policy on_missing_handoff = missing_handoff::Policy::decode_only;
   PushOrder push_order = PushOrder::prefill_first;
   bool reuse_tokens = false;            ///< chat: decode gets prefill's token ids
   std::uint32_t bootstrap_port = 8998;  ///< Mooncake: of the prefill host, HTTP

@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::string_view kProtocol = "vllm-v0.29.0-nixl-pull";
 constexpr std::string_view kConnectorKey = "DYN_SIDECAR_VLLM_CONNECTOR";
-constexpr std::string_view kOnMissingKey = "DYN_SIDECAR_ON_MISSING_HANDOFF";
 constexpr std::string_view kProtocolKey = "DYN_VLLM_NIXL_PROTOCOL_VERSION";
 constexpr std::string_view kReuseTokensKey = "DYN_SIDECAR_VLLM_REUSE_TOKENS";
 constexpr std::string_view kPushOrderKey = "DYN_SIDECAR_VLLM_PUSH_ORDER";
@@ -47,16 +46,7 @@ constexpr std::array kConfigKeys{
         .kind = HANDOFF_CONFIG_CHOICE,
         .flags = 0,
     },
-    handoff_config_key{
-        .name = sdk::bytes(kOnMissingKey),
-        .accepts = sdk::bytes("decode-only,error"),
-        .default_value = sdk::bytes("decode-only"),
-        .help =
-            sdk::bytes("What to do when prefill succeeds without a handoff: run the request on the decode "
-                       "engine alone, or answer 502."),
-        .kind = HANDOFF_CONFIG_CHOICE,
-        .flags = 0,
-    },
+    missing_handoff::kConfigKey,
     handoff_config_key{
         .name = sdk::bytes(kProtocolKey),
         .accepts = sdk::bytes(kProtocol),
@@ -121,12 +111,7 @@ class VllmBackend {
     settings_.bootstrap_port = read_port(config, kBootstrapPortKey);
     settings_.p2p_port = read_port(config, kP2pPortKey);
     require(config, kProtocolKey, kProtocol);
-    const auto on_missing = config.get(kOnMissingKey);
-    if (on_missing == "error") {
-      settings_.on_missing_handoff = OnMissingHandoff::error;
-    } else if (on_missing != "decode-only") {
-      refuse(kOnMissingKey, "decode-only, error");
-    }
+    settings_.on_missing_handoff = missing_handoff::read_policy(config);
   }
 
   std::unique_ptr<sdk::Exchange> begin(const handoff_request& request, sdk::Turn& turn) {

@@ -180,16 +180,8 @@ void VllmExchange::learn_address(std::uint64_t now_ms) {
 
 void VllmExchange::on_missing_handoff(std::string_view reason, std::string_view cause, sdk::Turn& turn) {
   phase_ = Phase::settled;
-  host_.warn(reason, cause);
-  host_.count(reason);
-  if (settings_.on_missing_handoff == OnMissingHandoff::decode_only) {
-    turn.decode_only(reason, DecodeHeaders(request_).fields());
-    return;
-  }
-  turn.fail({.status = 502,
-             .code = "missing_prefill_handoff",
-             .message = "The prefill engine answered without a handoff.",
-             .leg = leg_});
+  missing_handoff::settle(settings_.on_missing_handoff, {.reason = reason, .cause = cause, .leg = leg_},
+                          host_, DecodeHeaders(request_).fields(), turn);
 }
 
 void VllmExchange::start_decode(std::string_view tokens, sdk::Turn& turn) {
