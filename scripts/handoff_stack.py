@@ -14,7 +14,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "mock_engine"))
 
-from mock_engine_client import FIRST_LINE, PATIENCE, MockEngine  # noqa: E402
+from mock_engine_client import PATIENCE, MockEngine  # noqa: E402
 
 # Flags of a prefill and of a decode engine, by the sidecar's backend.
 ENGINE_ROLES = {
@@ -46,17 +46,9 @@ class Engine(MockEngine):
     def __init__(self, *flags, binary):
         self.flags = flags
         self.process = start([binary, *flags], stdout=subprocess.PIPE)
-        match = FIRST_LINE.match(self.process.stdout.readline())
-        if not match:
+        if not self.read_first_line():
             self.process.terminate()
             raise StackError(f"{binary} did not start (exit code {self.process.wait(PATIENCE)})")
-        self.host = match[1].strip("[]")
-        self.port = int(match[2])
-        self.side_channel_port = int(match[4])
-        self.engine_id = match[6]
-        self.control_port = int(match[8])
-        self.kv_event_port = int(match[9]) if match[9] else None
-        self.kv_replay_port = int(match[10]) if match[10] else None
 
     def settled(self):
         """Its state once nothing is held any more; fails when that does not come about."""

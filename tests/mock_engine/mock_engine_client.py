@@ -38,11 +38,14 @@ class MockEngine:
     def __init__(self, *flags, binary=None):
         binary = binary or os.environ.get("HANDOFF_MOCK_ENGINE", "build/release/bin/handoff-mock-engine")
         self.process = subprocess.Popen([binary, *flags], stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        match = FIRST_LINE.match(line)
+        if not self.read_first_line():
+            raise RuntimeError(f"{binary} did not start (exit code {self.process.wait(PATIENCE)})")
+
+    def read_first_line(self):
+        """Where the started process listens; False if its first line is another one."""
+        match = FIRST_LINE.match(self.process.stdout.readline())
         if not match:
-            self.process.wait(PATIENCE)
-            raise RuntimeError(f"unexpected first line: {line!r}")
+            return False
         self.host = match[1].strip("[]")
         self.port = int(match[2])
         self.side_channel_port = int(match[4])
@@ -51,6 +54,7 @@ class MockEngine:
         self.kv_event_port = int(match[9]) if match[9] else None
         self.kv_replay_port = int(match[10]) if match[10] else None
         self.bootstrap_port = int(match[11]) if match[11] else None
+        return True
 
     def __enter__(self):
         return self

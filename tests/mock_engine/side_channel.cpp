@@ -1,5 +1,7 @@
 #include "side_channel.hpp"
 
+#include "http_listener.hpp"
+
 #include <algorithm>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
@@ -133,6 +135,10 @@ SideChannelServer::SideChannelServer(Engine& engine, const std::string& bind, st
 
 void SideChannelServer::start() {
   spawn(engine_.io(), accept_loop(), "side channel accept");
+}
+
+std::string SideChannelServer::address() const {
+  return printed(acceptor_.local_endpoint());
 }
 
 void SideChannelServer::close() {

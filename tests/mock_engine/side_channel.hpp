@@ -36,6 +36,8 @@ class SideChannelServer {
   void serve_takes(FindLease find) { find_ = std::move(find); }
 
   void start();
+  // `host:port`, with brackets around an IPv6 host.
+  std::string address() const;
   std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
   // RST on everything: the engine process is gone.
   void close();

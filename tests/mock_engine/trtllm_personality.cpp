@@ -29,11 +29,7 @@ class TrtllmPersonality : public Personality {
   void start() override { side_channel_.start(); }
   void close() override { side_channel_.close(); }
 
-  std::string peer_address() const override {
-    const std::string& bind = services_.config.bind;
-    const std::string host = bind.find(':') != std::string::npos ? "[" + bind + "]" : bind;
-    return host + ":" + std::to_string(side_channel_.port());
-  }
+  std::string peer_address() const override { return side_channel_.address(); }
 
   std::string role() const override { return role_name(services_.config.role); }
   Leg leg_of(const Json& body) const override { return trtllm_leg_of(body); }

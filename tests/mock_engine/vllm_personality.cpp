@@ -28,11 +28,7 @@ class VllmPersonality : public Personality {
     connector_->close();
   }
 
-  std::string peer_address() const override {
-    const std::string& bind = services_.config.bind;
-    const std::string host = bind.find(':') != std::string::npos ? "[" + bind + "]" : bind;
-    return host + ":" + std::to_string(side_channel_.port());
-  }
+  std::string peer_address() const override { return side_channel_.address(); }
 
   std::string printed_ports() const override { return connector_->printed_ports(); }
 
