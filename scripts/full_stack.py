@@ -261,6 +261,7 @@ class FullStack:
         settings["DYN_EPP_TOKENIZER_SERVICE_URL"] = f"http://{LOOPBACK}:{self.renderer.port}"
         if self.engine == "sglang":
             settings["DYN_EPP_TOKENIZER_PROTOCOL"] = "sglang-renderer"
+            settings["DYN_EPP_HEALTH_TIMEOUT_MS"] = "5000"  # its /health runs a generation and takes a second at least
         settings.update({"DYN_EPP_BIND": LOOPBACK, "DYN_EPP_GRPC_PORT": "0", "DYN_EPP_GRPC_HEALTH_PORT": "0",
                          "DYN_EPP_DRAIN_DELAY_MS": "0"})
         settings.update(self._settings)
