@@ -17,7 +17,7 @@ Bytes load(const char* from) {
   return out;
 }
 
-bool is_digit(char c) {
+bool is_decimal_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
@@ -37,7 +37,7 @@ inline Bytes misplaced(const char* at) {
 
 /// The same for one byte.
 bool is_misplaced(const char* at) {
-  if (is_digit(*at)) return at[-1] == '0' && at[-2] == ',';
+  if (is_decimal_digit(*at)) return at[-1] == '0' && at[-2] == ',';
   return *at != ',' || at[-1] == ',';
 }
 
@@ -52,8 +52,8 @@ bool is_any(Bytes mask) {
 bool is_compact_integer_list(std::string_view list) {
   if (list.size() < 3 || list.front() != '[' || list.back() != ']') return false;
   const auto inside = list.substr(1, list.size() - 2);
-  if (!is_digit(inside.front()) || !is_digit(inside.back())) return false;
-  if (inside.size() > 1 && inside[0] == '0' && is_digit(inside[1])) return false;
+  if (!is_decimal_digit(inside.front()) || !is_decimal_digit(inside.back())) return false;
+  if (inside.size() > 1 && inside[0] == '0' && is_decimal_digit(inside[1])) return false;
   const char* at = inside.data() + 1;
   const char* end = inside.data() + inside.size();
   const auto left = [&] { return static_cast<std::size_t>(end - at); };
