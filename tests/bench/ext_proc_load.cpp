@@ -40,7 +40,7 @@ class ExtProcLoad final : public bench::ExtProcClientHost {
     grpc::ChannelArguments channel;
     channel.SetMaxReceiveMessageSize(kMessageLimit);
     channel.SetMaxSendMessageSize(kMessageLimit);
-    stub_ = envoy::service::ext_proc::v3::ExternalProcessor::NewStub(
+    stub_ = std::make_unique<bench::ExtProcStreamClient::Stub>(
         grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), channel));
     for (std::size_t i = 0; i < plan.streams; ++i) {
       clients_.emplace_back(*stub_, queue_, *this, plan.client, script, i);

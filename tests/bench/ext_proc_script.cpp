@@ -1,5 +1,7 @@
 #include "ext_proc_script.hpp"
 
+#include <grpcpp/support/slice.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -67,19 +69,37 @@ std::string event(std::size_t bytes) {
 
 }  // namespace
 
+grpc::ByteBuffer bytes_of(const WireRequest& message) {
+  const grpc::Slice slice(message.SerializeAsString());
+  return {&slice, 1};
+}
+
 ExtProcScript make_ext_proc_script(std::size_t body_bytes, std::size_t piece_bytes, std::size_t chunk_bytes) {
   ExtProcScript script;
   script.body = chat_body(body_bytes);
-  script.headers = request_headers(script.body.size());
+  script.headers = bytes_of(request_headers(script.body.size()));
   for (std::size_t at = 0; at < script.body.size(); at += piece_bytes) {
-    auto& piece = *script.pieces.emplace_back().mutable_request_body();
-    piece.set_body(script.body.substr(at, piece_bytes));
-    piece.set_end_of_stream(at + piece_bytes >= script.body.size());
+    WireRequest message;
+    message.mutable_request_body()->set_body(script.body.substr(at, piece_bytes));
+    message.mutable_request_body()->set_end_of_stream(at + piece_bytes >= script.body.size());
+    script.pieces.push_back(bytes_of(message));
+    if (at == 0) script.first_piece = std::move(message);
   }
-  add_header(*script.response_headers.mutable_response_headers(), ":status", "200");
-  add_header(*script.response_headers.mutable_response_headers(), "content-type", "text/event-stream");
+  WireRequest response_headers;
+  add_header(*response_headers.mutable_response_headers(), ":status", "200");
+  add_header(*response_headers.mutable_response_headers(), "content-type", "text/event-stream");
+  script.response_headers = bytes_of(response_headers);
   script.chunk_bytes = event(chunk_bytes);
-  script.chunk.mutable_response_body()->set_body(script.chunk_bytes);
+  WireRequest chunk;
+  chunk.mutable_response_body()->set_body(script.chunk_bytes);
+  script.chunk = bytes_of(chunk);
+  WireResponse answer;
+  answer.mutable_response_body()
+      ->mutable_response()
+      ->mutable_body_mutation()
+      ->mutable_streamed_response()
+      ->set_body(script.chunk_bytes);
+  script.chunk_answer = answer.SerializeAsString();
   return script;
 }
 
@@ -88,8 +108,9 @@ void make_distinct(ExtProcScript& script, std::uint64_t number) {
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(number));
   const std::string_view text(digits, kNumberDigits);
   std::copy(text.begin(), text.end(), script.body.begin() + static_cast<std::ptrdiff_t>(kBefore.size()));
-  std::string& first = *script.pieces.front().mutable_request_body()->mutable_body();
+  std::string& first = *script.first_piece.mutable_request_body()->mutable_body();
   std::copy(text.begin(), text.end(), first.begin() + static_cast<std::ptrdiff_t>(kBefore.size()));
+  script.pieces.front() = bytes_of(script.first_piece);
 }
 
 }  // namespace bench

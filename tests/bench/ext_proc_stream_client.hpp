@@ -1,13 +1,14 @@
 // One place of a gateway for ext_proc streams: runs one after another, and checks every answer.
 #pragma once
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <cstdint>
 #include <optional>
 #include <string_view>
 
-#include "envoy/service/ext_proc/v3/external_processor.grpc.pb.h"
 #include "ext_proc_script.hpp"
 
 namespace bench {
@@ -35,7 +36,7 @@ struct ExtProcClientPlan {
 // Thread: the queue's. Address is the gRPC tag's, so it does not move.
 class ExtProcStreamClient {
  public:
-  using Stub = envoy::service::ext_proc::v3::ExternalProcessor::Stub;
+  using Stub = grpc::GenericStub;
   enum class Operation : std::uint8_t { kRead, kWrite, kWritesDone, kFinish };
   struct Tag {
     ExtProcStreamClient* client;
@@ -56,7 +57,9 @@ class ExtProcStreamClient {
 
  private:
   void send_next();
-  void write(const WireRequest& message);
+  void write(const grpc::ByteBuffer& message);
+  bool is_chunk_answer() const;
+  void on_chunk_back();
   void on_answer();
   void on_request_answer(const WireResponse& answer);
   void close();
@@ -74,8 +77,9 @@ class ExtProcStreamClient {
   Tag writes_done_{this, Operation::kWritesDone};
   Tag finish_{this, Operation::kFinish};
   std::optional<grpc::ClientContext> context_;
-  std::unique_ptr<grpc::ClientAsyncReaderWriter<WireRequest, WireResponse>> rpc_;
-  WireResponse answer_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> rpc_;
+  grpc::ByteBuffer incoming_;
+  WireResponse answer_;  // where the bytes alone do not say that all is well
   grpc::Status status_;
 
   bool open_ = false;
