@@ -41,6 +41,7 @@ struct Booking {
   SelectionFacts facts;
   std::shared_ptr<const WorkerRecord> worker;
   std::weak_ptr<const void> lease;
+  bool has_holder = false;  // named by its request; nobody else knows the id
   // Since when nobody holds its lease, as far as a sweep saw; progress reports restart it.
   std::optional<SteadyTime> orphaned_at;
 

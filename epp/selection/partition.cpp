@@ -340,7 +340,12 @@ LifecycleOutcome Partition::free(std::string_view id, std::uint64_t attempt) {
 }
 
 void Partition::end_booking(Booking& booking, SteadyTime now) {
-  directory_.retire(*booking.id, now);
+  // An id that only its holder knows does not come again.
+  if (booking.has_holder) {
+    directory_.release(*booking.id, {}, now);
+  } else {
+    directory_.retire(*booking.id, now);
+  }
   ledger_.release(booking);
 }
 

@@ -330,6 +330,7 @@ void Partition::book(PreparedRequest& request, RankTable::Slot slot, const Early
   booking.worker = selection.worker;
   if (request.request.holder) {
     booking.lease = std::move(*request.request.holder);
+    booking.has_holder = true;
   } else {
     selection.lease = Lease::make();
     booking.lease = selection.lease.watch();

@@ -90,8 +90,9 @@ struct SelectRequest {
   // Block ranges [first, last) that a shared cache holds, ascending.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> shared_cache_hits;
 
-  // Who holds the reservation: it is no orphan while that lives, and the answer brings no lease. Absent: the
-  // answer's lease does.
+  // Who holds the reservation: it is no orphan while that lives, and the answer brings no lease. The id is
+  // the holder's alone, so it is not remembered when the reservation has ended. Absent: the answer's lease
+  // holds.
   std::optional<std::weak_ptr<const void>> holder;
 
   bool advisory = false;              // select only: the current state, without waiting

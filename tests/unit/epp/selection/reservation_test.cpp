@@ -271,6 +271,45 @@ TEST_F(Reservation, ProgressAndRenewalKeepWhatHasNoLease) {
   EXPECT_EQ(*service->renew_reservation({"neither"}), LifecycleOutcome::kAlreadyDone);
 }
 
+TEST_F(Reservation, IsHeldByWhoeverTheRequestNames) {
+  start();
+  add_workers(1);
+  auto holder = std::make_shared<int>(1);
+  SelectRequest wanted = sized("a", 100);
+  wanted.holder = holder;
+  const auto booked = reserve(wanted);
+  ASSERT_TRUE(booked);
+  EXPECT_FALSE(booked->lease) << "there is a holder already";
+  for (int i = 0; i < 3; ++i) {
+    clock.advance(seconds(1000));
+    service->maintain();
+  }
+  EXPECT_EQ(service->stats().live_reservations, 1u);
+  holder.reset();
+  for (int i = 0; i < 3; ++i) {
+    clock.advance(seconds(1000));
+    service->maintain();
+  }
+  EXPECT_EQ(service->stats().live_reservations, 0u);
+  EXPECT_EQ(service->stats().orphans_expired, 1u);
+}
+
+// Only its holder knows the id, so nothing is kept of it.
+TEST_F(Reservation, OfAHolderIsNotRememberedWhenItHasEnded) {
+  start();
+  add_workers(1);
+  const auto holder = std::make_shared<int>(1);
+  SelectRequest wanted = sized("a", 100);
+  wanted.holder = holder;
+  const std::uint64_t attempt = reserve(wanted)->attempt;
+  EXPECT_EQ(*service->free_reservation({"a", attempt}), LifecycleOutcome::kApplied);
+  EXPECT_EQ(*service->free_reservation({"a", attempt}), LifecycleOutcome::kAlreadyDone);
+  EXPECT_EQ(*service->output_progress({"a", attempt}, 10), LifecycleOutcome::kAlreadyDone);
+  EXPECT_TRUE(reserve(wanted)) << "another one of that name is another one";
+  EXPECT_EQ(*service->free_reservation({"a", attempt}), LifecycleOutcome::kAlreadyDone) << "an old attempt";
+  EXPECT_EQ(service->stats().live_reservations, 1u);
+}
+
 TEST_F(Reservation, ARepeatTakesOverTheLease) {
   start();
   add_workers(1);
