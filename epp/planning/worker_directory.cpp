@@ -18,6 +18,7 @@ WorkerDirectory::WorkerDirectory(const PlanningConfig& config, Selectors selecto
 WorkerDirectory::~WorkerDirectory() = default;
 
 void WorkerDirectory::on_endpoint(const Endpoint& endpoint) {
+  const AnswerHold hold;
   const std::lock_guard lock(mutex_);
   Placed& placed = placed_[endpoint.name];
   SelectionService* const before = placed.service;
@@ -32,6 +33,7 @@ void WorkerDirectory::on_endpoint(const Endpoint& endpoint) {
 }
 
 void WorkerDirectory::on_endpoint_removed(std::string_view name) {
+  const AnswerHold hold;
   const std::lock_guard lock(mutex_);
   const auto found = placed_.find(name);
   if (found == placed_.end()) return;
@@ -44,6 +46,7 @@ void WorkerDirectory::on_endpoint_removed(std::string_view name) {
 }
 
 void WorkerDirectory::on_batch_end() {
+  const AnswerHold hold;
   const std::lock_guard lock(mutex_);
   if (std::exchange(is_view_old_, false)) publish();
   place_pending();
@@ -114,20 +117,19 @@ void WorkerDirectory::place_pending() {
 
 void WorkerDirectory::place(Placed& placed) {
   const bool is_prefill = placed.service == selectors_.prefill;
-  const auto record = placed.service->upsert_worker(spec_of(placed.endpoint, is_prefill));
+  const auto condition = placed.endpoint.ready ? WorkerCondition::kServing : WorkerCondition::kUnavailable;
+  const auto record = placed.service->upsert_worker(spec_of(placed.endpoint, is_prefill), condition);
   if (!record) {
     placed.service = nullptr;
     placed.reason = record.error().message;
     is_view_old_ = true;
     return;
   }
-  const auto condition = placed.endpoint.ready ? WorkerCondition::kServing : WorkerCondition::kUnavailable;
-  const auto marked = placed.service->mark_worker(placed.endpoint.worker_id, condition);
   LogLine line(Level::info, "endpoint");
   line.field("endpoint", placed.endpoint.name)
       .field("address", record->spec.endpoint)
       .field("role", to_string(placed.service->config().role))
-      .field("state", marked ? to_string(marked->lifecycle) : to_string(record->lifecycle));
+      .field("state", to_string(record->lifecycle));
   if (!placed.endpoint.not_ready_reason.empty()) line.field("reason", placed.endpoint.not_ready_reason);
   for (const auto& reason : record->not_schedulable_reasons) line.field("problem", reason);
 }

@@ -17,6 +17,11 @@ void AnswerBatch::give() {
     return;
   }
   running_batch = this;
+  give_all();
+}
+
+// With this as the running batch.
+void AnswerBatch::give_all() {
   // Callbacks may append while this runs, so answers are taken off until nothing new came.
   while (!empty()) {
     std::optional<Answer> first = std::exchange(first_, std::nullopt);
@@ -25,6 +30,14 @@ void AnswerBatch::give() {
     for (Answer& answer : more) answer.callback(std::move(answer.result));
   }
   running_batch = nullptr;
+}
+
+AnswerHold::AnswerHold() : is_outermost_(running_batch == nullptr) {
+  if (is_outermost_) running_batch = &batch_;
+}
+
+AnswerHold::~AnswerHold() {
+  if (is_outermost_) batch_.give_all();
 }
 
 }  // namespace handoff::epp

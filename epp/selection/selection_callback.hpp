@@ -88,6 +88,9 @@ class SelectionCallback {
 // queue. Nested batches of one thread are therefore appended to the running one instead of recursing.
 class AnswerBatch {
  public:
+  AnswerBatch() = default;
+  AnswerBatch(const AnswerBatch&) = delete;
+  AnswerBatch& operator=(const AnswerBatch&) = delete;
   void add(SelectionCallback&& callback, Result<Selection>&& result) {
     if (!callback) return;
     if (!first_ && more_.empty()) {
@@ -108,6 +111,9 @@ class AnswerBatch {
   void give();
 
  private:
+  friend class AnswerHold;
+  void give_all();
+
   struct Answer {
     Answer(SelectionCallback&& to, Result<Selection>&& what)
         : callback(std::move(to)), result(std::move(what)) {}
@@ -117,6 +123,21 @@ class AnswerBatch {
   // Nearly always there is one, which then needs no memory of its own.
   std::optional<Answer> first_;
   std::vector<Answer> more_;
+};
+
+// Keeps back the answers that this thread finds while it lives, and gives them when it goes: for whoever
+// calls the service under a lock of its own that a callback may need. Declared before that lock, so that it
+// goes after it.
+class AnswerHold {
+ public:
+  AnswerHold();
+  AnswerHold(const AnswerHold&) = delete;
+  AnswerHold& operator=(const AnswerHold&) = delete;
+  ~AnswerHold();
+
+ private:
+  AnswerBatch batch_;
+  const bool is_outermost_;
 };
 
 }  // namespace handoff::epp

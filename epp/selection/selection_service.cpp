@@ -91,32 +91,36 @@ std::vector<std::shared_ptr<Partition>> SelectionService::all_partitions() const
 
 // Catalog.
 
-Result<WorkerRecord> SelectionService::upsert_worker(WorkerSpec spec) {
+Result<WorkerRecord> SelectionService::upsert_worker(WorkerSpec spec,
+                                                     std::optional<WorkerCondition> condition) {
+  const AnswerHold hold;
   const std::lock_guard lock(catalog_mutex_);
-  return upsert_locked(std::move(spec));
+  return upsert_locked(std::move(spec), condition);
 }
 
 std::vector<Result<WorkerRecord>> SelectionService::upsert_workers(std::vector<WorkerSpec> specs) {
   std::vector<Result<WorkerRecord>> records;
   records.reserve(specs.size());
+  const AnswerHold hold;
   const std::lock_guard lock(catalog_mutex_);
-  for (WorkerSpec& spec : specs) records.push_back(upsert_locked(std::move(spec)));
+  for (WorkerSpec& spec : specs) records.push_back(upsert_locked(std::move(spec), std::nullopt));
   return records;
 }
 
 Result<WorkerRecord> SelectionService::patch_worker(WorkerId id, const WorkerPatch& patch) {
+  const AnswerHold hold;
   const std::lock_guard lock(catalog_mutex_);
   const CatalogEntry* entry = catalog_.find(id);
   if (entry == nullptr) return {SelectionErrorCode::kNotFound, "unknown worker"};
   WorkerSpec spec = entry->record->spec;
   patch.apply_to(spec);
-  return upsert_locked(std::move(spec));
+  return upsert_locked(std::move(spec), std::nullopt);
 }
 
-Result<WorkerRecord> SelectionService::upsert_locked(WorkerSpec spec) {
+Result<WorkerRecord> SelectionService::upsert_locked(WorkerSpec spec, std::optional<WorkerCondition> wanted) {
   if (stopped_) return {SelectionErrorCode::kShuttingDown, "the selection service is shutting down"};
   const CatalogEntry* known = catalog_.find(spec.worker_id);
-  const auto condition = known == nullptr ? WorkerCondition::kServing : known->condition;
+  const auto condition = wanted.value_or(known == nullptr ? WorkerCondition::kServing : known->condition);
   auto record = catalog_.describe(std::move(spec), condition);
   if (!record) return record;
   if (!catalog_.has_room_for(record->spec)) {
@@ -128,6 +132,7 @@ Result<WorkerRecord> SelectionService::upsert_locked(WorkerSpec spec) {
 }
 
 Result<WorkerRecord> SelectionService::mark_worker(WorkerId id, WorkerCondition condition) {
+  const AnswerHold hold;
   const std::lock_guard lock(catalog_mutex_);
   CatalogEntry* entry = catalog_.find(id);
   if (entry == nullptr) return {SelectionErrorCode::kNotFound, "unknown worker"};
@@ -137,14 +142,15 @@ Result<WorkerRecord> SelectionService::mark_worker(WorkerId id, WorkerCondition 
 }
 
 Result<WorkerRecord> SelectionService::delete_worker(WorkerId id) {
+  const AnswerHold hold;
   const std::lock_guard lock(catalog_mutex_);
   CatalogEntry* entry = catalog_.find(id);
   if (entry == nullptr) return {SelectionErrorCode::kNotFound, "unknown worker"};
-  leave_partition(*entry);
+  const bool ended = leave_partition(*entry);
   WorkerRecord last = *entry->record;
   last.lifecycle = WorkerLifecycle::kUnschedulable;
   catalog_.erase(id);
-  retry_reconciliation({last.spec.model_name, last.spec.routing_group});
+  if (ended) retry_reconciliation();
   return last;
 }
 
@@ -158,15 +164,12 @@ void SelectionService::describe_again(CatalogEntry& entry) {
 void SelectionService::place(CatalogEntry& entry) {
   const WorkerSpec& spec = entry.record->spec;
   const bool complete = entry.record->lifecycle != WorkerLifecycle::kIncomplete;
-  std::optional<PartitionKey> vacated;
+  bool ended = false;
   if (const auto& current = entry.partition) {
     const bool moved = current->key() != PartitionKey{spec.model_name, spec.routing_group};
     const bool hashes_differently =
         complete && (current->block_size() != spec.block_size || current->is_eagle() != spec.is_eagle);
-    if (moved || hashes_differently) {
-      vacated = current->key();
-      leave_partition(entry);
-    }
+    if (moved || hashes_differently) ended = leave_partition(entry);
   }
   if (complete && entry.partition == nullptr) {
     std::string problem;
@@ -179,18 +182,20 @@ void SelectionService::place(CatalogEntry& entry) {
     }
   }
   if (entry.partition != nullptr) entry.partition->attach(entry.record);
-  if (vacated) retry_reconciliation(*vacated);
+  if (ended) retry_reconciliation();
 }
 
-void SelectionService::leave_partition(CatalogEntry& entry) {
-  if (entry.partition == nullptr) return;
+// True: it was the partition's last worker, and the partition is gone.
+bool SelectionService::leave_partition(CatalogEntry& entry) {
+  if (entry.partition == nullptr) return false;
   const auto partition = std::exchange(entry.partition, nullptr);
   partition->detach(entry.record->spec.worker_id);
-  if (partition->ranks() > 0) return;
+  if (partition->ranks() > 0) return false;
   const SelectionStats last = partition->stats();
   const std::unique_lock lock(partitions_mutex_);
   past_stats_ += last;
   partitions_.erase(partition->key());
+  return true;
 }
 
 std::shared_ptr<Partition> SelectionService::partition_for(const WorkerSpec& spec, std::string& problem) {
@@ -224,16 +229,11 @@ std::shared_ptr<Partition> SelectionService::partition_for(const WorkerSpec& spe
   return created;
 }
 
-// Workers that did not fit a partition may fit now that it is gone.
-void SelectionService::retry_reconciliation(const PartitionKey& key) {
-  if (partition_of(key.model_name, key.routing_group) != nullptr) return;
+// A partition is gone: workers that did not fit it, or had no room for one of their own, may fit now. It may
+// have been followed by one for the other kind of workers already.
+void SelectionService::retry_reconciliation() {
   for (const auto& [id, known] : catalog_.entries()) {
-    const WorkerSpec& spec = known.record->spec;
-    if (known.partition != nullptr || spec.model_name != key.model_name ||
-        spec.routing_group != key.routing_group) {
-      continue;
-    }
-    describe_again(*catalog_.find(id));
+    if (known.partition == nullptr) describe_again(*catalog_.find(id));
   }
 }
 

@@ -89,8 +89,11 @@ class SelectionService {
   SelectionService(const SelectionService&) = delete;
   SelectionService& operator=(const SelectionService&) = delete;
 
-  // Catalog. A worker that cannot be scheduled is no error: its record says why.
-  Result<WorkerRecord> upsert_worker(WorkerSpec spec);
+  // Catalog. A worker that cannot be scheduled is no error: its record says why. Without a condition a known
+  // worker keeps the one it has, and a new one serves at once: whoever waits may be sent to it before this
+  // returns.
+  Result<WorkerRecord> upsert_worker(WorkerSpec spec,
+                                     std::optional<WorkerCondition> condition = std::nullopt);
   // Answers by position; one that fails does not keep the others back.
   std::vector<Result<WorkerRecord>> upsert_workers(std::vector<WorkerSpec> specs);
   // Changes the supplied fields only.
@@ -153,11 +156,11 @@ class SelectionService {
   std::string make_id();
 
   // Under the catalog lock.
-  Result<WorkerRecord> upsert_locked(WorkerSpec spec);
+  Result<WorkerRecord> upsert_locked(WorkerSpec spec, std::optional<WorkerCondition> wanted);
   void place(CatalogEntry& entry);
-  void leave_partition(CatalogEntry& entry);
+  bool leave_partition(CatalogEntry& entry);
   std::shared_ptr<Partition> partition_for(const WorkerSpec& spec, std::string& problem);
-  void retry_reconciliation(const PartitionKey& key);
+  void retry_reconciliation();
   void describe_again(CatalogEntry& entry);
 
   std::optional<SelectionError> check(ReservationRef reservation) const;

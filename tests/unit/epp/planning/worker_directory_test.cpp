@@ -56,6 +56,40 @@ TEST_F(WorkerDirectoryTest, SchedulesOnlyWhatIsReady) {
   tell_removed("d");
 }
 
+// Neither the worker that is not ready yet nor the directory's lock is in the way of whoever waits. (A lock
+// that is held shows as a test that does not end.)
+TEST_F(WorkerDirectoryTest, AnswersWhoWaitsOnlyWithWhatIsReadyAndWithoutItsLock) {
+  prefill_queue_threshold = 0.0;
+  config.max_num_batched_tokens = 1000;
+  start();
+  add_prefill("p1", 1);
+  const auto ask = [&](const std::string& id, SelectionCallback done) {
+    SelectRequest request;
+    request.selection_id = id;
+    request.model_name = config.model_name;
+    request.prompt = SizedPrompt{100};
+    return prefill->select_and_reserve(std::move(request), std::move(done));
+  };
+  Lease busy;
+  ask("a", [&](Result<Selection> answer) { busy = answer->lease; });
+  std::vector<WorkerId> chosen;
+  const auto note = [&](const Result<Selection>& answer) {
+    chosen.push_back(answer ? answer->facts.rank.worker : 0);
+    EXPECT_TRUE(directory->excluded().empty());
+  };
+  ask("b", note);
+  Endpoint sick = endpoint("p2", EndpointRole::kPrefill, 2);
+  sick.ready = false;
+  tell(sick);
+  EXPECT_TRUE(chosen.empty());
+  add_prefill("p2", 2);
+  EXPECT_EQ(chosen, std::vector<WorkerId>{2});
+  ask("c", note);
+  tell_removed("p1");
+  tell_removed("p2");
+  EXPECT_EQ(chosen, (std::vector<WorkerId>{2, 0}));
+}
+
 // A view costs as much as there are endpoints: one for each endpoint would be quadratic.
 TEST_F(WorkerDirectoryTest, MakesOneViewOfABatch) {
   start();

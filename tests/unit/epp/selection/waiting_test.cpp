@@ -1,4 +1,5 @@
 #include <deque>
+#include <functional>
 
 #include "tests/unit/epp/selection/selection_fixture.hpp"
 
@@ -432,6 +433,74 @@ TEST_F(WaitingTest, ANewWorkerDrainsTheQueue) {
   service->upsert_worker(spec(2));
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->facts.rank.worker, 2u);
+}
+
+TEST_F(WaitingTest, ANewWorkerThatIsNotReadyDrainsNothing) {
+  start(queueing());
+  add_workers(1);
+  book(sized("a", 600));
+  Answer answer;
+  wait(sized("b", 100), answer);
+  service->upsert_worker(spec(2), WorkerCondition::kUnavailable);
+  EXPECT_FALSE(answer.given());
+  service->mark_worker(2, WorkerCondition::kServing);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->facts.rank.worker, 2u);
+}
+
+// Whatever change of the catalog found the answer: no lock of the service is held while it is given, so its
+// callback may ask for anything. (A lock that is held shows as a test that does not end.)
+TEST_F(WaitingTest, AnswersOfCatalogCallsMayAskTheCatalog) {
+  struct Row {
+    const char* name;
+    std::function<void()> change;
+    bool ends_well;
+  };
+  WorkerPatch bigger;
+  bigger.max_num_batched_tokens = 100'000;
+  const Row rows[] = {
+      {"upsert", [&] { service->upsert_worker(spec(2)); }, true},
+      {"upserts", [&] { service->upsert_workers({spec(2)}); }, true},
+      {"patch", [&] { service->patch_worker(1, bigger); }, true},
+      {"delete", [&] { service->delete_worker(1); }, false},
+      {"mark", [&] { service->mark_worker(1, WorkerCondition::kDraining); }, false},
+  };
+  for (const Row& row : rows) {
+    start(queueing());
+    add_workers(1);
+    book(sized("a", 600));
+    int given = 0;
+    service->select_and_reserve(sized("b", 100), [&](const Result<Selection>& result) {
+      EXPECT_EQ(result.has_value(), row.ends_well) << row.name;
+      (void)service->transfer_constraints(1);
+      (void)service->ready();
+      (void)service->find_worker(1);
+      (void)service->list_workers();
+      (void)service->loads();
+      (void)service->upsert_worker(spec(3));
+      ++given;
+    });
+    EXPECT_EQ(given, 0) << row.name;
+    row.change();
+    EXPECT_EQ(given, 1) << row.name;
+  }
+}
+
+TEST_F(WaitingTest, AHoldKeepsAnswersBackUntilItGoes) {
+  start(queueing());
+  add_workers(1);
+  book(sized("a", 600));
+  Answer answer;
+  wait(sized("b", 100), answer);
+  {
+    const AnswerHold hold;
+    {
+      const AnswerHold inner;
+      service->free_reservation({"a"});
+    }
+    EXPECT_FALSE(answer.given());
+  }
+  EXPECT_TRUE(answer.ok());
 }
 
 TEST_F(WaitingTest, LongWaitsLookAtTheIndexAgain) {

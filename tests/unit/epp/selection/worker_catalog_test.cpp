@@ -117,6 +117,44 @@ TEST_F(WorkerCatalogTest, AWorkerThatHashesDifferentlyIsNotReconciled) {
   EXPECT_EQ(book(sized("a", 64)).facts.block_size, 32u);
 }
 
+// Worker by worker another block size, as a rolling update does it: the last one takes the old partition with
+// it, and the others' new one is there by then.
+TEST_F(WorkerCatalogTest, ARollingChangeOfTheBlockSizeEndsWithAllWorkers) {
+  start();
+  add_workers(3);
+  for (WorkerId id = 1; id <= 3; ++id) {
+    WorkerSpec changed = spec(id);
+    changed.block_size = 32;
+    service->upsert_worker(changed);
+  }
+  for (const WorkerRecord& record : service->list_workers()) {
+    EXPECT_EQ(record.lifecycle, WorkerLifecycle::kSchedulable) << record.spec.worker_id;
+    EXPECT_TRUE(record.not_schedulable_reasons.empty());
+  }
+}
+
+TEST_F(WorkerCatalogTest, AnEndedPartitionMakesRoomForAnyOther) {
+  SelectorConfig config;
+  config.limits.max_partitions = 1;
+  start(config);
+  add_workers(1);
+  WorkerSpec other = spec(2);
+  other.routing_group = "other";
+  EXPECT_THAT(service->upsert_worker(other)->not_schedulable_reasons,
+              ElementsAre(HasSubstr("too many partitions")));
+  service->delete_worker(1);
+  EXPECT_EQ(service->find_worker(2)->lifecycle, WorkerLifecycle::kSchedulable);
+}
+
+TEST_F(WorkerCatalogTest, AnUpsertMaySayTheCondition) {
+  start();
+  EXPECT_EQ(service->upsert_worker(spec(1), WorkerCondition::kUnavailable)->lifecycle,
+            WorkerLifecycle::kUnschedulable);
+  EXPECT_EQ(service->upsert_worker(spec(1))->lifecycle, WorkerLifecycle::kUnschedulable) << "as it was";
+  EXPECT_EQ(service->upsert_worker(spec(1), WorkerCondition::kServing)->lifecycle,
+            WorkerLifecycle::kSchedulable);
+}
+
 TEST_F(WorkerCatalogTest, AnUpsertIsAFullReplaceThatKeepsBookingsOnSurvivingRanks) {
   start();
   WorkerSpec worker = spec(1);
