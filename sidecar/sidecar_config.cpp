@@ -55,12 +55,14 @@ void declare_listening(config::OptionTable& table, SidecarConfig& config) {
   table.section("Listening");
   table.add({.name = "DYN_SIDECAR_BIND",
              .help = "Address that the sidecar listens on; `::` for IPv6 and IPv4.",
+             .accepts = "an IP address",
              .validate = wrong_address},
             config.bind, config::text());
   table.add({.name = "DYN_SIDECAR_PORT", .help = "Port for inference requests; 0 lets the system choose."},
             config.port, config::port(config::ZeroPort::allowed));
   table.add({.name = "DYN_SIDECAR_ADMIN_PORT",
              .help = "Port for /livez and /readyz; 0 turns it off, `auto` lets the system choose.",
+             .accepts = "a port from 0 to 65535, or auto",
              .validate = wrong_admin_port},
             config.admin_port, config::text());
   table.add({.name = "DYN_SIDECAR_THREADS", .help = "Event loops; 0 means one per core, at most 4."},
@@ -76,6 +78,7 @@ void declare_engine(config::OptionTable& table, SidecarConfig& config) {
             config.engine_port, config::port());
   table.add({.name = "DYN_SIDECAR_READY_PATH",
              .help = "Path of the engine that /ready asks; empty takes the backend's.",
+             .accepts = "a path that begins with '/', without blanks",
              .validate = wrong_path},
             config.ready_path, config::text());
   table.add({.name = "DYN_SIDECAR_READY_INTERVAL_MS",
@@ -89,13 +92,16 @@ void declare_backend(config::OptionTable& table, SidecarConfig& config) {
   table.section("Backend");
   table.add(
       {.name = "DYN_SIDECAR_BACKEND",
-       .help = "Backend plugin: a name such as `vllm`, the path of a shared object, or `none`.",
+       .help =
+           "Backend plugin. `none`: every request goes to the decode engine as it came, handoff fields of "
+           "clients included.",
        .aliases = {{.name = "DYN_SIDECAR_PD_ADAPTER", .spellings = {{"none", ""}, {"vllm_nixl", "vllm"}}},
                    {.name = "DYN_SIDECAR_PD_BACKEND",
                     .spellings = {{"unavailable", ""}, {"sglang", "sglang"}}},
                    {.name = "DYN_ADAPTER_MODE",
                     .spellings = {{"none", ""}, {"trtllm-context-first", "trtllm"}},
-                    .any_case = true}}},
+                    .any_case = true}},
+       .accepts = "a name such as vllm, the path of a shared object, or none"},
       config.backend, config::text());
   table.add({.name = "DYN_SIDECAR_BACKEND_DIR",
              .help = "Folder of the backend plugins; empty means beside the program."},
@@ -109,6 +115,7 @@ void declare_prefill(config::OptionTable& table, SidecarConfig& config) {
        .help = "Prefill engine of requests without the routing header, as `host:port`; empty: they run on "
                "the decode engine alone. The allowlist is not asked.",
        .aliases = {{.name = "DYN_CONTEXT_ENGINE_URL"}},
+       .accepts = "host:port",
        .validate = wrong_endpoint},
       config.prefill_endpoint, config::text());
   table.add(
@@ -116,6 +123,7 @@ void declare_prefill(config::OptionTable& table, SidecarConfig& config) {
        .help =
            "Prefill endpoints that the routing header may name: IPs, CIDRs, host names and `.suffix`, each "
            "optionally with `:port`; empty allows all.",
+       .accepts = "a list with commas",
        .validate = wrong_allowlist},
       config.prefill_allowlist, config::text());
   table.add({.name = "DYN_SIDECAR_ALLOW_CLIENT_HANDOFF",
@@ -148,9 +156,11 @@ void declare_limits(config::OptionTable& table, SidecarConfig& config) {
   table.add({.name = "DYN_SIDECAR_READ_TIMEOUT_MS",
              .help = "Longest silence of an engine, and of a client that does not take its answer."},
             config.read_timeout, config::milliseconds());
-  table.add({.name = "DYN_SIDECAR_CLIENT_HEADER_TIMEOUT_MS",
-             .help = "Time for a request's head, from its first byte."},
-            config.client_header_timeout, config::milliseconds());
+  table.add(
+      {.name = "DYN_SIDECAR_CLIENT_HEADER_TIMEOUT_MS",
+       .help = "Time for a request's head, from its first byte; of a connection's first request, from its "
+               "beginning."},
+      config.client_header_timeout, config::milliseconds());
   table.add(
       {.name = "DYN_SIDECAR_CLIENT_BODY_TIMEOUT_MS", .help = "Time for a request body that is read whole."},
       config.client_body_timeout, config::milliseconds());
@@ -191,6 +201,7 @@ void declare_options(config::OptionTable& table, SidecarConfig& config) {
             config.drain_timeout, config::milliseconds());
   table.add({.name = "DYN_SIDECAR_LOG_LEVEL",
              .help = "Lowest level that is logged: trace, debug, info, warn, error or off.",
+             .accepts = "trace, debug, info, warn, error or off",
              .validate = wrong_level},
             config.log_level, config::text());
 }

@@ -72,7 +72,7 @@ void declare_backend_keys(config::OptionTable& table, const LoadedBackend& backe
       if (main_key_of(backend, other) == &key) spec.aliases.push_back({.name = std::string(other.name)});
     }
     if (key.kind == HANDOFF_CONFIG_CHOICE) {
-      spec.help += " One of: " + std::string(key.accepts) + ".";
+      spec.accepts = "one of " + std::string(key.accepts);
       spec.validate = [accepts = key.accepts](std::string_view value) -> std::optional<std::string> {
         if (is_one_of(value, accepts)) return std::nullopt;
         return "takes one of " + std::string(accepts);
@@ -113,7 +113,7 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
       const auto dir = table.peek("DYN_SIDECAR_BACKEND_DIR", arguments, environment).value_or(std::string());
       result.plan.backend = load_backend(resolve_backend_path(backend, dir));
     } catch (const BackendLoadError& error) {
-      problems.emplace_back(error.what());
+      problems.emplace_back(std::string("DYN_SIDECAR_BACKEND (--backend): ") + error.what());
     }
   }
   config::DeclaredValues declared;
@@ -136,6 +136,11 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
   if (result.plan.usual_prefill && means_none(backend))
     problems.emplace_back("DYN_SIDECAR_PREFILL_ENDPOINT needs a backend: set DYN_SIDECAR_BACKEND");
   result.plan.local_engine = make_engine_address("localhost", config.engine_port);
+  if (config.max_request_bytes > config.max_buffered_bytes) {
+    result.warnings.emplace_back(
+        "DYN_SIDECAR_MAX_REQUEST_BYTES is above DYN_SIDECAR_MAX_BUFFERED_BYTES: the largest requests get "
+        "503");
+  }
   if (config.port != 0 && config.port == config.engine_port) {
     problems.emplace_back(
         "DYN_SIDECAR_PORT and DYN_DECODE_ENGINE_PORT are the same port: the sidecar would call itself");

@@ -366,6 +366,7 @@ void declare_options(OptionTable& table, EppConfig& config) {
   table.add({.name = "DYN_EPP_LOG_LEVEL",
              .help = "Lowest level that is logged: trace, debug, info, warn, error or off. With debug, every "
                      "decision is explained.",
+             .accepts = "trace, debug, info, warn, error or off",
              .validate = wrong_level},
             config.log_level, config::text());
   declare_checks(table, config);

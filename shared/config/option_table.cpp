@@ -221,8 +221,10 @@ class OptionTable::Reader {
     }
     if (!row.spec.validate) return std::nullopt;
     auto fault = row.spec.validate(source.value);
-    if (fault) row.binding.assign(row.default_text);
-    return fault;
+    if (!fault) return std::nullopt;
+    row.binding.assign(row.default_text);
+    const bool says_what_it_takes = fault->starts_with("takes ");
+    return says_what_it_takes ? refusal(row, source.value) + "; it " + *fault : *fault;
   }
 
   const OptionTable& table_;
@@ -249,6 +251,7 @@ void OptionTable::add(OptionSpec spec, Binding binding) {
   }
   if (sections_.empty()) sections_.emplace_back("Options");
   std::string default_text = binding.show();
+  if (!spec.accepts.empty()) binding.accepts = spec.accepts;
   rows_.push_back(
       {std::move(spec), std::move(binding), std::move(flag), std::move(default_text), sections_.size() - 1});
 }

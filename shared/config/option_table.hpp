@@ -28,6 +28,7 @@ struct OptionSpec {
   std::string name;  ///< environment name: upper case, digits and underscores
   std::string help;  ///< one sentence
   std::vector<Alias> aliases{};
+  std::string accepts{};  ///< finishes "it takes …" where the type's own words say too little
   bool secret = false;    ///< the value is never printed
   bool required = false;  ///< a program without it does not start
   /// A rule beyond the type, on the trimmed text: an error text that finishes "NAME …", or nothing. It must
