@@ -28,6 +28,9 @@ std::size_t loop_count(const SidecarConfig& config) {
 Sidecar::Sidecar(const SharedPlan& plan, std::span<const std::string> backend_values) : plan_(plan) {
   const auto& config = plan.config;
   const auto count = loop_count(config);
+  struct sigaction hangup {};
+  const bool outlives_terminal = ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+  if (!outlives_terminal) signals_.add(SIGHUP);  // ignored: as nohup wants it
   require_free_port(config.bind, config.port);
   for (std::size_t i = 0; i < count; ++i) {
     loops_.push_back(std::make_unique<EventLoop>(plan, readiness_, backend_values, count));
@@ -68,6 +71,7 @@ void Sidecar::run() {
   signals_.clear(ignored);
   std::signal(SIGTERM, SIG_IGN);
   std::signal(SIGINT, SIG_IGN);
+  std::signal(SIGHUP, SIG_IGN);
 }
 
 // False: there is no time to wait.

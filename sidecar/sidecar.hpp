@@ -13,9 +13,9 @@
 namespace handoff::sidecar {
 
 /// Owns the loops. run() returns after a signal and an orderly stop:
-///   SIGTERM or SIGINT -> /ready says 503, work is still accepted for the drain delay -> listeners close,
-///   what is in flight goes on for the drain timeout -> the rest is cancelled -> background calls end. A
-///   second signal skips the waiting.
+///   SIGTERM, SIGINT or SIGHUP -> /ready says 503, work is still accepted for the drain delay -> listeners
+///   close, what is in flight goes on for the drain timeout -> the rest is cancelled -> background calls end.
+///   A second signal skips the waiting.
 class Sidecar {
  public:
   /// Binds all ports. Throws std::runtime_error with one line that says what is wrong.
