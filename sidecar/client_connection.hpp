@@ -31,6 +31,7 @@ class ClientConnection {
   /// Suspends until bytes can be read, for at most `limit`.
   Awaitable<ClientEvent> wait_for_bytes(milliseconds limit);
   IoResult try_read(std::span<char> buffer) { return transport_.try_read(buffer); }
+  const Executor& executor() const { return transport_.executor(); }
 
   /// From now until unwatch(), calls `on_gone` once if the client leaves.
   void watch(std::function<void()> on_gone);

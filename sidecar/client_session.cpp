@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sidecar/disaggregated_exchange.hpp"
+#include "sidecar/fair_turn.hpp"
 #include "sidecar/give_memory_back.hpp"
 #include "sidecar/pass_through.hpp"
 #include "sidecar/request_rules.hpp"
@@ -49,11 +50,13 @@ ClientSession::~ClientSession() {
 }
 
 Awaitable<> ClientSession::run() {
+  FairTurn turn;
   while (true) {
     const bool asked = co_await await_request();
     if (!asked) break;
     const bool again = co_await serve_one();
     if (!again) break;
+    if (turn.is_over()) co_await let_others_run(client_->executor());
   }
   client_->close();
 }
@@ -82,7 +85,11 @@ Awaitable<bool> ClientSession::await_request() {
   if (!client_->inbox.empty()) co_return true;
   give_memory_back(client_->inbox);
   auto event = ClientEvent::stopped;
-  if (!draining_) event = co_await client_->wait_for_bytes(services_.plan.config.client_idle_timeout);
+  const auto& config = services_.plan.config;
+  // Who has never asked anything is not known to be a client.
+  const auto patience = asked_before_ ? config.client_idle_timeout
+                                      : std::min(config.client_idle_timeout, config.client_header_timeout);
+  if (!draining_) event = co_await client_->wait_for_bytes(patience);
   if (event == ClientEvent::stopped && !ending_) {
     // Draining. Who asked before it could know is answered, and is told by that answer that it is the last.
     client_->resume();

@@ -74,6 +74,11 @@ Listener::Listener(DeadlineQueue& deadlines, Acceptor acceptor, std::function<bo
 Awaitable<> Listener::run() {
   while (acceptor_.is_open()) {
     if (!has_room_()) {
+      if (const auto suppressed = full_.try_pass()) {
+        telemetry::LogLine(telemetry::Level::warn, "connection_limit")
+            .field("port", port_)
+            .field("suppressed", *suppressed);
+      }
       co_await room_.wait();
       continue;
     }

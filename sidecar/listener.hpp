@@ -46,6 +46,7 @@ class Listener {
   Signal room_;
   Deadline pause_;
   telemetry::RateLimitedWarning failures_{std::chrono::minutes(1)};
+  telemetry::RateLimitedWarning full_{std::chrono::minutes(1)};
 };
 
 }  // namespace handoff::sidecar

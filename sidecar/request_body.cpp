@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "sidecar/fair_turn.hpp"
 #include "sidecar/http1/head_text.hpp"
 
 namespace handoff::sidecar {
@@ -31,6 +32,7 @@ Awaitable<BodyReadEnd> read_fixed(ClientConnection& client, std::uint64_t length
   if (!out.append(std::string_view(client.inbox).substr(0, from_inbox))) co_return BodyReadEnd::overloaded;
   client.inbox.erase(0, from_inbox);
   bool try_first = true;  // a body usually follows its head closely
+  FairTurn turn;
   while (out.size() < length) {
     if (out.room().empty()) {
       const auto more = std::min<std::uint64_t>(length - out.size(), std::max(out.size(), kFirstRoom));
@@ -43,6 +45,7 @@ Awaitable<BodyReadEnd> read_fixed(ClientConnection& client, std::uint64_t length
       if (event == ClientEvent::timed_out) co_return BodyReadEnd::timed_out;
       if (event != ClientEvent::readable) co_return BodyReadEnd::client_gone;
     }
+    if (turn.is_over()) co_await let_others_run(client.executor());
     auto room = out.room();
     room = room.first(static_cast<std::size_t>(std::min<std::uint64_t>(room.size(), length - out.size())));
     const auto got = client.try_read(room);
@@ -117,6 +120,7 @@ Awaitable<BodyReadEnd> read_body(ClientConnection& client, http1::RequestParser&
   }
   invite_body(client, head);
   std::vector<std::string_view> pieces;
+  FairTurn turn;
   while (true) {
     pieces.clear();
     const auto parsed = parser.parse_body(client.inbox, pieces);
@@ -135,6 +139,7 @@ Awaitable<BodyReadEnd> read_body(ClientConnection& client, http1::RequestParser&
     const auto event = co_await client.wait_for_bytes(left);
     if (event == ClientEvent::timed_out) co_return BodyReadEnd::timed_out;
     if (event != ClientEvent::readable) co_return BodyReadEnd::client_gone;
+    if (turn.is_over()) co_await let_others_run(client.executor());
     const auto got = client.try_read(scratch);
     if (got.status == IoStatus::ok) {
       client.inbox.append(scratch.data(), got.size);

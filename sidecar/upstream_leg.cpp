@@ -136,6 +136,8 @@ void UpstreamLeg::begin_attempt(bool allow_kept) {
   carry_.clear();
   parser_.reset();
   head_end_.reset();
+  interim_bytes_ = 0;
+  interim_heads_ = 0;
   if (allow_kept && !cancelled_) connection_ = context_.pool.take(request_.engine);
   reused_ = connection_ != nullptr;
 }
@@ -187,6 +189,7 @@ Awaitable<LegFailure> UpstreamLeg::connect() {
     if (timed_out || interrupted() != LegFailure::none) break;
     Socket socket(context_.context);
     const auto failure = co_await connect_one(endpoint, socket);
+    if (failure == LegFailure::overloaded) co_return failure;
     if (failure != LegFailure::none) continue;
     connection_ =
         std::make_unique<UpstreamConnection>(context_.pool.deadlines(), std::move(socket), engine.authority);
@@ -201,7 +204,9 @@ Awaitable<LegFailure> UpstreamLeg::connect_one(const tcp::endpoint& endpoint, So
   connecting_ = &socket;
   auto [ec] = co_await socket.async_connect(endpoint, kTuple);
   connecting_ = nullptr;
-  co_return ec ? LegFailure::connect : LegFailure::none;
+  if (!ec) co_return LegFailure::none;
+  const bool is_our_fault = ec == net::error::no_descriptors || ec.value() == ENFILE;
+  co_return is_our_fault ? LegFailure::overloaded : LegFailure::connect;
 }
 
 // Into the loop's scratch, behind what was carried over.
@@ -319,6 +324,7 @@ Awaitable<LegFailure> UpstreamLeg::send(std::size_t sent) {
 
 Awaitable<LegFailure> UpstreamLeg::send_upload() {
   auto& upload = *request_.upload;
+  const Executor executor = context_.context.get_executor();
   std::string wire;
   while (!upload.finished()) {
     wire.clear();
@@ -337,6 +343,10 @@ Awaitable<LegFailure> UpstreamLeg::send_upload() {
     const std::span<iovec> pieces(&piece, 1);
     const auto failure = co_await send_wire(pieces);
     if (failure != LegFailure::none || cut_short_) co_return failure;
+    if (turn_.is_over()) {
+      co_await let_others_run(executor);
+      if (const auto why = interrupted(); why != LegFailure::none) co_return why;
+    }
   }
   co_return LegFailure::none;
 }
@@ -373,7 +383,7 @@ void UpstreamLeg::take_head(std::string_view data) {
   while (true) {
     const auto parsed = parser_.parse_head(data, context_.head_limits, head_);
     if (parsed.status == http1::HeadStatus::need_more) {
-      if (data.data() != carry_.data()) carry_.assign(data);
+      if (data.data() != carry_.data()) carry_ = std::string(data);  // may be a part of what is carried
       return;
     }
     // Upgrades were never asked for, so 101 is as wrong as broken syntax.
@@ -384,6 +394,10 @@ void UpstreamLeg::take_head(std::string_view data) {
       return;
     }
     data.remove_prefix(parsed.consumed);
+    if (head_.status < 200 && !count_interim(parsed.consumed)) {
+      head_end_ = LegFailure::too_large;
+      return;
+    }
     if (head_.status >= 200) {
       times_.head = Clock::now();
       carry_ = std::string(data);  // kept apart from scratch, which other legs use
@@ -392,10 +406,14 @@ void UpstreamLeg::take_head(std::string_view data) {
     }
     parser_.reset();  // an interim response; the real one follows
     if (data.empty()) return carry_.clear();
-    std::string rest(data);
-    carry_ = std::move(rest);
-    data = carry_;
   }
+}
+
+// An engine has nothing to say with many of them, and each one puts off the read time-out.
+bool UpstreamLeg::count_interim(std::size_t bytes) {
+  constexpr unsigned kMostInterimHeads = 16;
+  interim_bytes_ += bytes;
+  return ++interim_heads_ <= kMostInterimHeads && interim_bytes_ <= context_.head_limits.bytes;
 }
 
 UpstreamLeg::Body UpstreamLeg::first() {
@@ -414,17 +432,23 @@ UpstreamLeg::Body UpstreamLeg::first() {
 }
 
 Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
+  const Executor executor = context_.context.get_executor();
   while (true) {
     if (const auto why = interrupted(); why != LegFailure::none) {
       close();
       co_return Body{why, false, {}, {}};
     }
-    const auto status = try_receive(carry_);
+    const bool others_first = turn_.is_over();
+    const auto status = others_first ? IoStatus::would_block : try_receive(carry_);
     if (status == IoStatus::would_block) {
       reading_ = true;
-      co_await wait_readable();
+      if (others_first) {
+        co_await let_others_run(executor);
+      } else {
+        co_await wait_readable();
+        connection_->deadline.disarm();
+      }
       reading_ = false;
-      connection_->deadline.disarm();
       if (std::exchange(nudged_, false) && interrupted() == LegFailure::none) co_return Body{};
       continue;
     }

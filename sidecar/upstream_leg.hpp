@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sidecar/fair_turn.hpp"
 #include "sidecar/http1/message_head.hpp"
 #include "sidecar/http1/message_parser.hpp"
 #include "sidecar/upstream_pool.hpp"
@@ -139,6 +140,7 @@ class UpstreamLeg {
   Awaitable<LegFailure> read_head();
   bool try_read_head();
   void take_head(std::string_view data);
+  bool count_interim(std::size_t bytes);
   IoStatus try_receive(std::string_view carried);
   Awaitable<> wait_readable();
   Awaitable<bool> wait_writable();
@@ -162,6 +164,9 @@ class UpstreamLeg {
   Socket* connecting_ = nullptr;
   net::ip::basic_resolver<tcp, Executor>* resolving_ = nullptr;
   std::uint64_t body_bytes_ = 0;
+  FairTurn turn_;
+  std::size_t interim_bytes_ = 0;
+  unsigned interim_heads_ = 0;
   bool any_sent_ = false;
   bool reply_started_ = false;
   bool reused_ = false;

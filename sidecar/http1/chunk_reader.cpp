@@ -14,6 +14,8 @@ constexpr std::size_t kMostDigits = 16;
 constexpr std::size_t kMostLineBytes = 16 * 1024;
 // All of a trailer section, which is dropped: more is an attempt to keep us busy.
 constexpr std::size_t kMostTrailerBytes = 64 * 1024;
+// Extensions beyond as many bytes as there is content: for the same reason.
+constexpr std::uint64_t kSpareExtensionBytes = 64 * 1024;
 
 int digit_of(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -65,6 +67,8 @@ std::ptrdiff_t ChunkReader::read_size(std::string_view rest, bool& has_extension
     if (length == kNeedMore) return kNeedMore;
     line += static_cast<std::size_t>(length);
     has_extension = true;
+    extension_bytes_ += static_cast<std::uint64_t>(length);
+    if (extension_bytes_ > content_bytes_ + kSpareExtensionBytes) return kMalformed;
   }
   left_ = size;
   state_ = size == 0 ? State::trailers : State::data;
@@ -102,6 +106,7 @@ ChunkReader::Result ChunkReader::read(std::string_view data, std::vector<std::st
             rest.substr(0, static_cast<std::size_t>(std::min<std::uint64_t>(left_, rest.size())));
         if (!piece.empty()) pieces.push_back(piece);
         left_ -= piece.size();
+        content_bytes_ += piece.size();
         if (left_ == 0) state_ = State::end_of_data;
         taken = static_cast<std::ptrdiff_t>(piece.size());
         break;

@@ -28,7 +28,8 @@ class ChunkReader {
   };
 
   /// Reads what it can and appends the pieces of content, as views into `data`. A chunk that lies in `data`
-  /// as a whole is one piece. A line is consumed only as a whole, and may have 16 KiB.
+  /// as a whole is one piece. A line is consumed only as a whole, and may have 16 KiB; all extensions
+  /// together may have 64 KiB more than the content so far.
   Result read(std::string_view data, std::vector<std::string_view>& pieces);
   bool is_complete() const { return state_ == State::complete; }
 
@@ -39,6 +40,8 @@ class ChunkReader {
   std::ptrdiff_t read_trailer(std::string_view rest);
 
   std::uint64_t left_ = 0;  // of the chunk's data
+  std::uint64_t content_bytes_ = 0;
+  std::uint64_t extension_bytes_ = 0;
   std::size_t trailer_bytes_ = 0;
   State state_ = State::size;
 };
