@@ -12,6 +12,21 @@ std::uint64_t to_fixed(double fraction) {
 
 }  // namespace
 
+bool Booking::add_holder(const std::weak_ptr<const void>& one) {
+  const auto is_same = [&](const std::weak_ptr<const void>& other) {
+    return !one.owner_before(other) && !other.owner_before(one);
+  };
+  if (holder.expired()) {
+    holder = one;
+    return true;
+  }
+  std::erase_if(more_holders, [](const auto& other) { return other.expired(); });
+  if (is_same(holder) || std::any_of(more_holders.begin(), more_holders.end(), is_same)) return true;
+  if (more_holders.size() + 1 >= kMaxHolders) return false;
+  more_holders.push_back(one);
+  return true;
+}
+
 Booking* LoadLedger::find(std::string_view id) {
   const auto found = bookings_.find(id);
   return found == bookings_.end() ? nullptr : &found->second;
@@ -21,7 +36,6 @@ Booking& LoadLedger::book(const std::string& id, ActiveBlocks::Slot slot, const 
   const auto [entry, inserted] = bookings_.try_emplace(id);
   Booking& booking = entry->second;
   booking.id = &entry->first;
-  booking.attempt = next_attempt_++;
   booking.slot = slot;
   booking.prefill_tokens = load.prefill_tokens;
   booking.prefill_duration = load.prefill_duration;
@@ -151,7 +165,7 @@ std::vector<std::string> LoadLedger::sweep(SteadyTime now, std::chrono::nanoseco
   std::vector<std::string> expired;
   Booking* booking = sweep_at_ != nullptr ? sweep_at_ : oldest_;
   for (; booking != nullptr && count > 0; booking = booking->newer, --count) {
-    if (!booking->lease.expired()) {
+    if (booking->is_held()) {
       booking->orphaned_at.reset();
     } else if (!booking->orphaned_at) {
       // Counted from here and not from the last sweep: rather late than early.

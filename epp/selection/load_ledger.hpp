@@ -37,11 +37,13 @@ struct BookingLoad {
 };
 
 struct Booking {
-  std::uint64_t attempt = 0;
+  std::uint64_t attempt = 0;  // the owner's to give
   SelectionFacts facts;
   std::shared_ptr<const WorkerRecord> worker;
-  std::weak_ptr<const void> lease;
-  bool has_holder = false;  // named by its request; nobody else knows the id
+  std::weak_ptr<const void> lease;                      // of the answers that brought one
+  std::weak_ptr<const void> holder;                     // as the request named it
+  std::vector<std::weak_ptr<const void>> more_holders;  // of further calls for the id
+  bool has_holder = false;                              // named by its request; nobody else knows the id
   // Since when nobody holds its lease, as far as a sweep saw; progress reports restart it.
   std::optional<SteadyTime> orphaned_at;
 
@@ -64,6 +66,14 @@ struct Booking {
   Booking* newer = nullptr;
   Booking* prefill_before = nullptr;  // the rank's pending prefills, in the order they came
   Booking* prefill_after = nullptr;
+
+  bool is_held() const {
+    const auto lives = [](const std::weak_ptr<const void>& one) { return !one.expired(); };
+    return lives(lease) || lives(holder) || std::any_of(more_holders.begin(), more_holders.end(), lives);
+  }
+  // False: more than kMaxHolders live ones hold it already.
+  bool add_holder(const std::weak_ptr<const void>& one);
+  static constexpr std::size_t kMaxHolders = 16;
 };
 
 // The live reservations of one partition and the load they add up to. All sums are integers (block weights
@@ -148,7 +158,6 @@ class LoadLedger {
   Booking* oldest_ = nullptr;
   Booking* newest_ = nullptr;
   Booking* sweep_at_ = nullptr;
-  std::uint64_t next_attempt_ = 1;
 };
 
 }  // namespace handoff::epp

@@ -245,7 +245,9 @@ Booking* Partition::booked(std::string_view id, std::uint64_t attempt) {
   return booking;
 }
 
-Partition::Waiter* Partition::waiting(std::string_view id) {
+// A call that names an attempt has seen its booking, so it never means a request that still waits for one.
+Partition::Waiter* Partition::waiting(std::string_view id, std::uint64_t attempt) {
+  if (attempt != 0) return nullptr;
   const auto found = waiting_ids_.find(id);
   return found == waiting_ids_.end() ? nullptr : &waiters_.at(found->second);
 }
@@ -262,7 +264,7 @@ LifecycleOutcome Partition::prefill_complete(std::string_view id, std::uint64_t 
         outcome = LifecycleOutcome::kApplied;
         drain(after);
       }
-    } else if (Waiter* waiter = waiting(id)) {
+    } else if (Waiter* waiter = waiting(id, attempt)) {
       waiter->early.prefill_complete = true;
       outcome = LifecycleOutcome::kRemembered;
     }
@@ -280,7 +282,7 @@ LifecycleOutcome Partition::report_output(std::string_view id, std::uint64_t att
                ? LifecycleOutcome::kApplied
                : LifecycleOutcome::kAlreadyDone;
   }
-  if (Waiter* waiter = waiting(id)) {
+  if (Waiter* waiter = waiting(id, attempt)) {
     waiter->early.merge({.output_tokens = output_tokens});
     return LifecycleOutcome::kRemembered;
   }
@@ -292,7 +294,7 @@ LifecycleOutcome Partition::add_output_block(std::string_view id, std::uint64_t 
   const std::lock_guard lock(mutex_);
   Booking* booking = booked(id, attempt);
   if (booking == nullptr) {
-    Waiter* waiter = waiting(id);
+    Waiter* waiter = waiting(id, attempt);
     if (waiter == nullptr) return LifecycleOutcome::kAlreadyDone;
     waiter->early.merge({.output_blocks = 1, .decay_fraction = decay_fraction});
     return LifecycleOutcome::kRemembered;
@@ -322,7 +324,8 @@ LifecycleOutcome Partition::free(std::string_view id, std::uint64_t attempt) {
       end_booking(*booking, after.now);
       drain(after);
       outcome = LifecycleOutcome::kApplied;
-    } else if (const auto found = waiting_ids_.find(id); found != waiting_ids_.end()) {
+    } else if (waiting(id, attempt) != nullptr) {
+      const auto found = waiting_ids_.find(id);
       const Ticket ticket = found->second;
       const std::string key = found->first;
       queue_.remove(ticket);
@@ -447,6 +450,9 @@ std::optional<SteadyTime> Partition::maintain() {
     cache_.drop_expired(now);
     drain(after);
     next = queue_.next_deadline();
+    if (!joined_deadlines_.empty()) {
+      next = std::min(next.value_or(SteadyTime::max()), joined_deadlines_.begin()->at);
+    }
   }
   finish(after);
   return next;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -149,12 +150,11 @@ class Partition : public std::enable_shared_from_this<Partition> {
   struct Party {
     std::uint64_t number = 0;
     SelectionCallback done;
-    // What this caller allows, which need not be what the first one does.
-    std::optional<WorkerRank> pinned_worker;
-    std::optional<std::vector<WorkerId>> allowed_workers;
+    // What this caller asks for, which need not be what the first one does; null: `prepared` is its request.
+    std::unique_ptr<SelectRequest> joined = nullptr;
   };
   struct Waiter {
-    PreparedRequest prepared;
+    PreparedRequest prepared;    // the first party's
     std::vector<Party> parties;  // more than one when the same id was submitted again
     SteadyTime since;
     EarlyLifecycle early;
@@ -181,17 +181,20 @@ class Partition : public std::enable_shared_from_this<Partition> {
   Result<Selection> repeat(Booking& booking, const PreparedRequest& request);
   std::optional<SelectionError> claim(const std::string& id, SteadyTime now, EarlyLifecycle& early);
   // Where the request has to wait; nullopt when it can go now. Fills lane, class, costs.
-  std::optional<QueueEntry> must_wait(const PreparedRequest& request, SteadyTime now);
+  std::optional<QueueEntry> must_wait(const PreparedRequest& request, SteadyTime now, SteadyTime arrival);
   std::optional<Waiting> enqueue(QueueEntry entry, PreparedRequest& request, const EarlyLifecycle& early,
                                  SelectionCallback& done, After& after);
   Result<Selection> decide(PreparedRequest& request, const EarlyLifecycle& early, After& after);
-  SelectionError fail(const PreparedRequest& request, const EarlyLifecycle& early, SelectionError error,
-                      SteadyTime now);
   void book(PreparedRequest& request, RankTable::Slot slot, const EarlyLifecycle& early, Selection& selection,
             After& after);
   void bind_session(const SelectRequest& request, WorkerRank rank, SteadyTime now);
   void drain(After& after);
+  void expire(SteadyTime now, After& after);
   void dispatch(Ticket ticket, After& after);
+  bool settle(Waiter& waiter, After& after);
+  void pass_on(Ticket ticket, Waiter waiter, After& after);
+  Waiter take_waiter(Ticket ticket);
+  void forget_deadline(Ticket ticket, const Party& party);
   void answer_waiter(Ticket ticket, const SelectionError& error, After& after);
   bool can_dispatch(Ticket ticket, SteadyTime now);
   bool all_busy(const PolicyClass& policy_class, const std::vector<RankTable::Slot>& slots) const;
@@ -200,7 +203,7 @@ class Partition : public std::enable_shared_from_this<Partition> {
   void end_booking(Booking& booking, SteadyTime now);
   WorkerLoad load_of(RankTable::Slot slot) const;
   Booking* booked(std::string_view id, std::uint64_t attempt);
-  Waiter* waiting(std::string_view id);
+  Waiter* waiting(std::string_view id, std::uint64_t attempt);
 
   void finish(After& after);
   void sweep_orphans(SteadyTime now);
@@ -225,6 +228,14 @@ class Partition : public std::enable_shared_from_this<Partition> {
   AdmissionQueue queue_;
   SelectionCache cache_;
   std::unordered_map<Ticket, Waiter> waiters_;
+  // Of calls that joined a waiter; the first one's is the queue's.
+  struct JoinedDeadline {
+    SteadyTime at;
+    Ticket ticket;
+    std::uint64_t party;
+    auto operator<=>(const JoinedDeadline&) const = default;
+  };
+  std::set<JoinedDeadline> joined_deadlines_;
   std::unordered_map<std::string, Ticket, TextHash, std::equal_to<>> waiting_ids_;
   CandidateSet candidates_;  // scratch
   SelectionStats stats_;

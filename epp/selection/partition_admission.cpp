@@ -19,6 +19,16 @@ bool allows(const SelectRequest& request, WorkerRank rank) {
   return !allowed || std::binary_search(allowed->begin(), allowed->end(), rank.worker);
 }
 
+SelectionError late_error() {
+  return {SelectionErrorCode::kDeadlineExceeded, "the queue deadline has passed"};
+}
+
+SelectionError rejected(QueueRejection rejection) {
+  SelectionError error{SelectionErrorCode::kQueueRejected, "the queue of its policy class is full"};
+  error.rejection = std::move(rejection);
+  return error;
+}
+
 }  // namespace
 
 std::optional<Partition::Waiting> Partition::submit(PreparedRequest&& request, SelectionCallback&& done) {
@@ -52,7 +62,7 @@ std::optional<Partition::Waiting> Partition::submit_locked(PreparedRequest& requ
   } else if (ranks_.schedulable_ranks() == 0) {
     refusal = SelectionError{SelectionErrorCode::kNotReady, "no schedulable worker for this model and group"};
   } else if (request.request.queue_deadline && *request.request.queue_deadline <= after.now) {
-    refusal = SelectionError{SelectionErrorCode::kDeadlineExceeded, "the queue deadline has passed"};
+    refusal = late_error();
     ++stats_.deadline_exceeded;
   } else if (request.book) {
     refusal = claim(id, after.now, early);
@@ -62,8 +72,11 @@ std::optional<Partition::Waiting> Partition::submit_locked(PreparedRequest& requ
     after.answers.add(std::move(done), std::move(*refusal));
     return std::nullopt;
   }
-  if (const auto entry = must_wait(request, after.now)) return enqueue(*entry, request, early, done, after);
+  if (const auto entry = must_wait(request, after.now, after.now)) {
+    return enqueue(*entry, request, early, done, after);
+  }
   auto result = decide(request, early, after);
+  if (!result && request.book) directory_.release(id, early, after.now);
   after.answers.add(std::move(done), std::move(result));
   return std::nullopt;
 }
@@ -85,21 +98,30 @@ std::optional<SelectionError> Partition::claim(const std::string& id, SteadyTime
 std::optional<Partition::Waiting> Partition::join_waiter(Ticket ticket, PreparedRequest& request,
                                                          SelectionCallback& done, After& after) {
   Waiter& waiter = waiters_.at(ticket);
-  if (waiter.parties.size() >= kMaxParties) {
-    ++stats_.failed;
-    after.answers.add(std::move(done),
-                      SelectionError{SelectionErrorCode::kConflict, "too many calls wait for this id"});
+  const auto& deadline = request.request.queue_deadline;
+  const bool is_late = deadline && *deadline <= after.now;
+  if (is_late || waiter.parties.size() >= kMaxParties) {
+    ++(is_late ? stats_.deadline_exceeded : stats_.failed);
+    after.answers.add(std::move(done), is_late ? late_error()
+                                               : SelectionError{SelectionErrorCode::kConflict,
+                                                                "too many calls wait for this id"});
     return std::nullopt;
   }
-  waiter.parties.push_back({next_party_++, std::move(done), request.request.pinned_worker,
-                            std::move(request.request.allowed_workers)});
-  return Waiting{ticket, waiter.parties.back().number};
+  const std::uint64_t number = next_party_++;
+  if (deadline) joined_deadlines_.insert({*deadline, ticket, number});
+  waiter.parties.push_back(
+      {number, std::move(done), std::make_unique<SelectRequest>(std::move(request.request))});
+  return Waiting{ticket, number};
 }
 
 Result<Selection> Partition::repeat(Booking& booking, const PreparedRequest& request) {
   if (!allows(request.request, booking.facts.rank)) {
     ++stats_.failed;
     return {SelectionErrorCode::kConflict, "the id is booked on a worker that this request does not allow"};
+  }
+  if (request.request.holder && !booking.add_holder(*request.request.holder)) {
+    ++stats_.failed;
+    return {SelectionErrorCode::kConflict, "too many callers hold this booking"};
   }
   ++stats_.repeated_bookings;
   Selection selection;
@@ -110,6 +132,12 @@ Result<Selection> Partition::repeat(Booking& booking, const PreparedRequest& req
   selection.repeated = true;
   selection.attempt = booking.attempt;
   selection.load = load_of(booking.slot);
+  // An id is one request, so the prompt of this call is that of the booking; one that is not gets no facts.
+  if (request.isl_tokens == booking.facts.isl_tokens) {
+    if (request.request.return_booking_facts) selection.sequence_hashes = request.booking_hashes();
+    if (config_.kv_fetch_hints) selection.kv_hint = fetch_hint(request, booking.slot, selection);
+  }
+  if (request.request.holder) return selection;
   selection.lease = Lease(booking.lease.lock());
   if (!selection.lease) {
     selection.lease = Lease::make();
@@ -118,7 +146,8 @@ Result<Selection> Partition::repeat(Booking& booking, const PreparedRequest& req
   return selection;
 }
 
-std::optional<QueueEntry> Partition::must_wait(const PreparedRequest& request, SteadyTime now) {
+std::optional<QueueEntry> Partition::must_wait(const PreparedRequest& request, SteadyTime now,
+                                               SteadyTime arrived) {
   const bool admits_all = !profile_.queues() && !profile_.has_closed_class();
   if (request.request.advisory || admits_all) return std::nullopt;
   filter_.collect_for_admission(request, now, candidates_);
@@ -145,7 +174,7 @@ std::optional<QueueEntry> Partition::must_wait(const PreparedRequest& request, S
   entry.pinned_lane = candidates_.lane;
   entry.strict_priority = request.request.strict_priority;
   entry.deadline = request.request.queue_deadline;
-  const std::chrono::duration<double> arrival = now - created_;
+  const std::chrono::duration<double> arrival = arrived - created_;
   entry.score =
       queue_score(policy_class.queue_policy, request.request.priority_jump, arrival.count(), entry.cost);
   return entry;
@@ -158,9 +187,7 @@ std::optional<Partition::Waiting> Partition::enqueue(QueueEntry entry, PreparedR
   if (auto rejection = queue_.push(entry, ranks_.schedulable_workers())) {
     ++stats_.rejected_by_limit;
     if (request.book) directory_.release(request.request.selection_id, early, after.now);
-    SelectionError error{SelectionErrorCode::kQueueRejected, "the queue of its policy class is full"};
-    error.rejection = std::move(rejection);
-    after.answers.add(std::move(done), std::move(error));
+    after.answers.add(std::move(done), rejected(std::move(*rejection)));
     return std::nullopt;
   }
   ++stats_.queued;
@@ -170,7 +197,7 @@ std::optional<Partition::Waiting> Partition::enqueue(QueueEntry entry, PreparedR
   waiter.prepared = std::move(request);
   waiter.since = after.now;
   waiter.early = early;
-  waiter.parties.push_back({place.party, std::move(done), std::nullopt, std::nullopt});
+  waiter.parties.push_back({place.party, std::move(done)});
   // A lane of its own or a class with backlog may well be dispatchable already.
   drain(after);
   if (!waiters_.contains(place.ticket)) return std::nullopt;
@@ -179,12 +206,31 @@ std::optional<Partition::Waiting> Partition::enqueue(QueueEntry entry, PreparedR
 
 void Partition::drain(After& after) {
   if (queue_.empty()) return;
-  for (const Ticket ticket : queue_.take_expired(after.now)) {
-    ++stats_.deadline_exceeded;
-    answer_waiter(ticket, {SelectionErrorCode::kDeadlineExceeded, "the queue deadline has passed"}, after);
-  }
+  expire(after.now, after);
   const AdmissionQueue::Ready ready = [&](Ticket ticket) { return can_dispatch(ticket, after.now); };
   while (const auto ticket = queue_.pop(ready)) dispatch(*ticket, after);
+}
+
+// Every caller's deadline is its own: who joined leaves alone, and the first one leaves the place to the
+// next.
+void Partition::expire(SteadyTime now, After& after) {
+  while (!joined_deadlines_.empty() && joined_deadlines_.begin()->at <= now) {
+    const JoinedDeadline due = *joined_deadlines_.begin();
+    joined_deadlines_.erase(joined_deadlines_.begin());
+    auto& parties = waiters_.at(due.ticket).parties;
+    const auto party = std::find_if(parties.begin(), parties.end(),
+                                    [&](const Party& entry) { return entry.number == due.party; });
+    ++stats_.deadline_exceeded;
+    after.answers.add(std::move(party->done), late_error());
+    parties.erase(party);
+  }
+  for (const Ticket ticket : queue_.take_expired(now)) {
+    ++stats_.deadline_exceeded;
+    Waiter waiter = take_waiter(ticket);
+    after.answers.add(std::move(waiter.parties.front().done), late_error());
+    waiter.parties.erase(waiter.parties.begin());
+    pass_on(ticket, std::move(waiter), after);
+  }
 }
 
 bool Partition::can_dispatch(Ticket ticket, SteadyTime now) {
@@ -195,44 +241,86 @@ bool Partition::can_dispatch(Ticket ticket, SteadyTime now) {
 }
 
 void Partition::dispatch(Ticket ticket, After& after) {
-  auto node = waiters_.extract(ticket);
-  Waiter& waiter = node.mapped();
-  PreparedRequest& request = waiter.prepared;
-  if (request.book) waiting_ids_.erase(request.request.selection_id);
+  Waiter waiter = take_waiter(ticket);
   const auto waited = after.now - waiter.since;
   ++stats_.dispatched_from_queue;
   stats_.queue_wait += waited;
   if (config_.overlap_refresh_after.count() > 0 && waited > config_.overlap_refresh_after) {
-    match(request, after.now);
+    match(waiter.prepared, after.now);
   }
-  const bool book = request.book;
-  // The first caller's answer makes the booking, the others repeat it.
-  const std::string id = waiter.parties.size() > 1 ? request.request.selection_id : std::string();
+  if (!settle(waiter, after)) pass_on(ticket, std::move(waiter), after);
+}
+
+// Chooses for the first of the callers. If that books, all the others repeat it. False: there is no choice
+// for the first one, who was told so and is gone.
+bool Partition::settle(Waiter& waiter, After& after) {
+  PreparedRequest& request = waiter.prepared;
+  // What the booking consumes and the others' answers are made of.
+  std::optional<PreparedRequest> again;
+  if (waiter.parties.size() > 1) again = request;
   auto first = decide(request, waiter.early, after);
-  if (first) first->waited = waited;
-  std::optional<SelectionError> error;
-  if (!first) error = first.error();
+  const bool is_chosen = first.has_value();
+  if (is_chosen) first->waited = after.now - waiter.since;
   after.answers.add(std::move(waiter.parties.front().done), std::move(first));
-  for (std::size_t i = 1; i < waiter.parties.size(); ++i) {
-    if (error || !book) {
-      after.answers.add(std::move(waiter.parties[i].done), *error);
+  waiter.parties.erase(waiter.parties.begin());
+  if (!is_chosen) return false;
+  for (Party& party : waiter.parties) {
+    again->request = std::move(*party.joined);
+    after.answers.add(std::move(party.done), repeat(*ledger_.find(again->request.selection_id), *again));
+  }
+  return true;
+}
+
+// The first caller left without an answer for the others: the next one's request takes its place, and its
+// age, with whatever that caller asks for. The prompt stays: one id is one request.
+void Partition::pass_on(Ticket ticket, Waiter waiter, After& after) {
+  while (!waiter.parties.empty()) {
+    Party& first = waiter.parties.front();
+    waiter.prepared.request = std::move(*std::exchange(first.joined, nullptr));
+    auto entry = must_wait(waiter.prepared, after.now, waiter.since);
+    if (!entry) {
+      if (settle(waiter, after)) return;
       continue;
     }
-    PreparedRequest again;
-    again.request.pinned_worker = waiter.parties[i].pinned_worker;
-    again.request.allowed_workers = std::move(waiter.parties[i].allowed_workers);
-    after.answers.add(std::move(waiter.parties[i].done), repeat(*ledger_.find(id), again));
+    entry->ticket = ticket;
+    if (auto rejection = queue_.push(*entry, ranks_.schedulable_workers())) {
+      ++stats_.rejected_by_limit;
+      after.answers.add(std::move(first.done), rejected(std::move(*rejection)));
+      waiter.parties.erase(waiter.parties.begin());
+      continue;
+    }
+    for (std::size_t i = 1; i < waiter.parties.size(); ++i) {
+      const Party& party = waiter.parties[i];
+      if (party.joined->queue_deadline) {
+        joined_deadlines_.insert({*party.joined->queue_deadline, ticket, party.number});
+      }
+    }
+    waiting_ids_.emplace(waiter.prepared.request.selection_id, ticket);
+    waiters_.emplace(ticket, std::move(waiter));
+    return;
+  }
+  if (waiter.prepared.book) {
+    directory_.release(waiter.prepared.request.selection_id, waiter.early, after.now);
   }
 }
 
+// Out of the tables; the queue's entry and the claim of the id are the caller's affair.
+Partition::Waiter Partition::take_waiter(Ticket ticket) {
+  Waiter waiter = std::move(waiters_.extract(ticket).mapped());
+  if (waiter.prepared.book) waiting_ids_.erase(waiter.prepared.request.selection_id);
+  for (const Party& party : waiter.parties) forget_deadline(ticket, party);
+  return waiter;
+}
+
+void Partition::forget_deadline(Ticket ticket, const Party& party) {
+  if (party.joined == nullptr || !party.joined->queue_deadline) return;
+  joined_deadlines_.erase({*party.joined->queue_deadline, ticket, party.number});
+}
+
 void Partition::answer_waiter(Ticket ticket, const SelectionError& error, After& after) {
-  auto node = waiters_.extract(ticket);
-  if (node.empty()) return;
-  Waiter& waiter = node.mapped();
+  Waiter waiter = take_waiter(ticket);
   if (waiter.prepared.book) {
-    const std::string& id = waiter.prepared.request.selection_id;
-    waiting_ids_.erase(id);
-    directory_.release(id, waiter.early, after.now);
+    directory_.release(waiter.prepared.request.selection_id, waiter.early, after.now);
   }
   for (Party& party : waiter.parties) after.answers.add(std::move(party.done), error);
 }
@@ -251,12 +339,16 @@ bool Partition::cancel(Waiting place) {
     if (party == parties.end()) return false;
     removed = true;
     ++stats_.cancelled;
-    const SelectionError error{SelectionErrorCode::kCancelled, "cancelled while waiting"};
-    after.answers.add(std::move(party->done), error);
-    parties.erase(party);
-    if (parties.empty()) {
+    after.answers.add(std::move(party->done),
+                      SelectionError{SelectionErrorCode::kCancelled, "cancelled while waiting"});
+    if (party != parties.begin()) {
+      forget_deadline(place.ticket, *party);
+      parties.erase(party);
+    } else {
       queue_.remove(place.ticket);
-      answer_waiter(place.ticket, error, after);
+      Waiter waiter = take_waiter(place.ticket);
+      waiter.parties.erase(waiter.parties.begin());
+      pass_on(place.ticket, std::move(waiter), after);
       // It may have been the head that others could not pass.
       drain(after);
     }
@@ -267,10 +359,12 @@ bool Partition::cancel(Waiting place) {
 
 Result<Selection> Partition::decide(PreparedRequest& request, const EarlyLifecycle& early, After& after) {
   filter_.collect_for_choice(request, after.now, candidates_);
-  if (candidates_.error) return fail(request, early, std::move(*candidates_.error), after.now);
-  if (request.book && ledger_.size() >= config_.limits.max_reservations) {
-    return fail(request, early, {SelectionErrorCode::kReservationsFull, "too many live reservations"},
-                after.now);
+  if (!candidates_.error && request.book && ledger_.size() >= config_.limits.max_reservations) {
+    candidates_.error = {SelectionErrorCode::kReservationsFull, "too many live reservations"};
+  }
+  if (candidates_.error) {
+    ++stats_.failed;
+    return std::move(*candidates_.error);
   }
   Selection selection;
   if (request.request.explain) selection.explanation = std::make_unique<Explanation>();
@@ -296,13 +390,6 @@ Result<Selection> Partition::decide(PreparedRequest& request, const EarlyLifecyc
   return selection;
 }
 
-SelectionError Partition::fail(const PreparedRequest& request, const EarlyLifecycle& early,
-                               SelectionError error, SteadyTime now) {
-  ++stats_.failed;
-  if (request.book) directory_.release(request.request.selection_id, early, now);
-  return error;
-}
-
 void Partition::book(PreparedRequest& request, RankTable::Slot slot, const EarlyLifecycle& early,
                      Selection& selection, After& after) {
   const SelectionFacts& facts = selection.facts;
@@ -326,10 +413,11 @@ void Partition::book(PreparedRequest& request, RankTable::Slot slot, const Early
   load.tracks_blocks = config_.options.track_blocks;
 
   Booking& booking = ledger_.book(request.request.selection_id, slot, load);
+  booking.attempt = directory_.next_attempt();
   booking.facts = facts;
   booking.worker = selection.worker;
   if (request.request.holder) {
-    booking.lease = std::move(*request.request.holder);
+    booking.holder = std::move(*request.request.holder);
     booking.has_holder = true;
   } else {
     selection.lease = Lease::make();

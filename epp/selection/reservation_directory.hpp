@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -44,6 +45,9 @@ class ReservationDirectory {
   enum class Claim : std::uint8_t { kClaimed, kAlreadyHere, kElsewhere, kFinished };
 
   ReservationDirectory(std::size_t max_retired, std::chrono::nanoseconds retired_ttl);
+
+  // A booking's number: no two of the service have the same, whatever their ids and partitions.
+  std::uint64_t next_attempt() { return attempts_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
   // Takes the id for `partition`. `early` receives what was reported before.
   Claim claim(const std::string& id, const std::shared_ptr<Partition>& partition, SteadyTime now,
@@ -95,6 +99,7 @@ class ReservationDirectory {
   const std::size_t max_retired_per_shard_;
   const std::chrono::nanoseconds retired_ttl_;
   std::array<Shard, kShards> shards_;
+  std::atomic<std::uint64_t> attempts_{0};
 };
 
 }  // namespace handoff::epp

@@ -236,6 +236,8 @@ TEST_F(RealIndex, BookingsSayFromWhomToFetch) {
   EXPECT_EQ(booked.kv_hint->block_hashes, engine);
   EXPECT_EQ(KvFetchHint::kActionType, "kv.fetch");
 
+  EXPECT_NE(book(pinned(prompt("a", ids), 1)).kv_hint, nullptr) << "a repeat has one, too";
+
   // The best source itself, one that has as much, one that takes no hints, and a choice without a booking.
   EXPECT_EQ(book(pinned(prompt("b", ids), 3)).kv_hint, nullptr);
   stored({1, 0}, Tier::host, part);

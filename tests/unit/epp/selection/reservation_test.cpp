@@ -225,6 +225,63 @@ TEST_F(Reservation, ANamedAttemptNeverHitsALaterBooking) {
   EXPECT_TRUE(reserve(sized("b", 100)));
 }
 
+TEST_F(Reservation, NoTwoBookingsOfTheServiceHaveTheSameAttempt) {
+  start();
+  add_workers(1);
+  WorkerSpec elsewhere = spec(2);
+  elsewhere.routing_group = "g2";
+  service->upsert_worker(elsewhere);
+  const auto old = book(sized("a", 50)).attempt;
+  service->free_reservation({"a"});
+  clock.advance(seconds(200));
+  SelectRequest again = sized("a", 50);
+  again.routing_group = "g2";
+  EXPECT_NE(book(again).attempt, old);
+  EXPECT_EQ(*service->free_reservation({"a", old}), LifecycleOutcome::kAlreadyDone);
+  expect_load(2, 50, 3, 1);
+  // Nor does a partition that ended and came again begin anew.
+  service->delete_worker(1);
+  service->upsert_worker(spec(1));
+  EXPECT_GT(book(sized("b", 50)).attempt, old);
+}
+
+TEST_F(Reservation, ARepeatBringsTheFactsThatItAsksFor) {
+  start();
+  add_workers(1);
+  book(request("a", hashed({1, 2, 3})));
+  SelectRequest asks = request("a", hashed({1, 2, 3}));
+  asks.return_booking_facts = true;
+  EXPECT_EQ(book(asks).sequence_hashes, (std::vector<std::uint64_t>{1, 2, 3}));
+  // Another prompt under the id is not what was booked.
+  asks.prompt = hashed({9, 9, 9, 9});
+  EXPECT_TRUE(book(asks).sequence_hashes.empty());
+}
+
+TEST_F(Reservation, ABookingHasABoundedNumberOfHolders) {
+  start();
+  add_workers(1);
+  std::vector<std::shared_ptr<int>> holders;
+  SelectionErrorCode last{};
+  std::size_t accepted = 0;
+  for (int i = 0; i < 40; ++i) {
+    holders.push_back(std::make_shared<int>(i));
+    SelectRequest made = sized("a", 50);
+    made.holder = holders.back();
+    const auto result = reserve(made);
+    if (result) ++accepted;
+    if (!result) last = result.error().code;
+    // The same one again is no further one.
+    EXPECT_EQ(reserve(made).has_value(), result.has_value());
+  }
+  EXPECT_EQ(accepted, Booking::kMaxHolders);
+  EXPECT_EQ(last, SelectionErrorCode::kConflict);
+  holders.erase(holders.begin(), holders.begin() + 5);
+  holders.push_back(std::make_shared<int>(99));
+  SelectRequest made = sized("a", 50);
+  made.holder = holders.back();
+  EXPECT_TRUE(reserve(made)) << "the dead ones make room";
+}
+
 TEST_F(Reservation, ALiveLeaseNeverExpires) {
   start();
   add_workers(1);

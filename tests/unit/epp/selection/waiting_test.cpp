@@ -351,6 +351,185 @@ TEST_F(WaitingTest, AJoinedCallKeepsItsOwnConstraints) {
   EXPECT_EQ(load(1).active_requests, 2u);
 }
 
+// When the first of them leaves, the next one's request takes its place: where that may go, not where the
+// first one might have gone.
+TEST_F(WaitingTest, AJoinedCallIsServedByItsOwnConstraintsWhenTheFirstLeaves) {
+  start(queueing());
+  add_workers(3);
+  for (WorkerId id = 1; id <= 3; ++id) book(pinned(sized("a" + std::to_string(id), 600), id));
+  const auto only = [](SelectRequest made, WorkerId id) {
+    made.allowed_workers = {{id}};
+    return made;
+  };
+  Answer first;
+  Answer second;
+  Answer third;
+  auto pending = wait(only(sized("b", 100), 1), first);
+  auto next = wait(only(sized("b", 100), 2), second);
+  wait(pinned(sized("b", 100), 3), third);
+  EXPECT_TRUE(pending.cancel());
+  EXPECT_EQ(first.error(), SelectionErrorCode::kCancelled);
+  service->prefill_complete({"a1"});
+  EXPECT_FALSE(second.given());
+  EXPECT_TRUE(next.cancel()) << "its handle is good for as long as it waits";
+  EXPECT_EQ(waiting(), 1u);
+  // The one that is left is pinned, so it waits in another lane now.
+  service->prefill_complete({"a3"});
+  ASSERT_TRUE(third.ok());
+  EXPECT_EQ(third->facts.rank.worker, 3u);
+  EXPECT_FALSE(third->repeated);
+  EXPECT_EQ(waiting(), 0u);
+}
+
+TEST_F(WaitingTest, AJoinedCallMayGoAtOnceWhenTheFirstLeaves) {
+  start(queueing());
+  add_workers(2);
+  book(pinned(sized("a", 600), 1));
+  Answer first;
+  Answer second;
+  auto pending = wait(pinned(sized("b", 100), 1), first);
+  wait(sized("b", 100), second);
+  EXPECT_FALSE(second.given());
+  EXPECT_TRUE(pending.cancel());
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->facts.rank.worker, 2u);
+}
+
+// An error that only the first one's request has is not the others' error.
+TEST_F(WaitingTest, AJoinedCallSurvivesTheFirstOnesFailure) {
+  start(queueing());
+  add_workers(2);
+  book(pinned(sized("a", 600), 1));
+  book(pinned(sized("a2", 600), 2));
+  Answer first;
+  Answer second;
+  wait(pinned(sized("b", 100), 1), first);
+  wait(pinned(sized("b", 100), 2), second);
+  service->mark_worker(1, WorkerCondition::kDraining);
+  EXPECT_EQ(first.error(), SelectionErrorCode::kNoEligibleWorker);
+  EXPECT_FALSE(second.given());
+  service->prefill_complete({"a2"});
+  ASSERT_TRUE(second.ok());
+  // And when all have failed, the id is free again.
+  Answer third;
+  wait(pinned(sized("c", 100), 2), third);
+  ASSERT_TRUE(third.ok());
+}
+
+TEST_F(WaitingTest, EveryJoinedCallHasItsOwnDeadline) {
+  start(queueing());
+  add_workers(1);
+  book(sized("a", 600));
+  const auto due_in = [&](int wait_seconds) {
+    SelectRequest made = sized("b", 100);
+    if (wait_seconds > 0) made.queue_deadline = clock.now() + seconds(wait_seconds);
+    return made;
+  };
+  Answer first;
+  Answer second;
+  Answer third;
+  Answer fourth;
+  wait(due_in(2), first);
+  wait(due_in(1), second);
+  wait(due_in(0), third);
+  wait(due_in(3), fourth);
+  EXPECT_EQ(service->maintain(), clock.now() + seconds(1));
+  clock.advance(seconds(1));
+  service->maintain();
+  EXPECT_EQ(second.error(), SelectionErrorCode::kDeadlineExceeded);
+  EXPECT_FALSE(first.given());
+  clock.advance(seconds(1));
+  EXPECT_EQ(service->maintain(), clock.now() + seconds(1));
+  EXPECT_EQ(first.error(), SelectionErrorCode::kDeadlineExceeded);
+  EXPECT_FALSE(third.given() || fourth.given());
+  clock.advance(seconds(5));
+  EXPECT_EQ(service->maintain(), std::nullopt);
+  EXPECT_EQ(fourth.error(), SelectionErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(service->stats().deadline_exceeded, 3u);
+  service->prefill_complete({"a"});
+  EXPECT_TRUE(third.ok());
+}
+
+TEST_F(WaitingTest, AJoinedCallThatComesTooLateIsTold) {
+  start(queueing());
+  add_workers(1);
+  book(sized("a", 600));
+  Answer first;
+  Answer second;
+  wait(sized("b", 100), first);
+  SelectRequest late = sized("b", 100);
+  late.queue_deadline = clock.now();
+  EXPECT_FALSE(wait(late, second));
+  EXPECT_EQ(second.error(), SelectionErrorCode::kDeadlineExceeded);
+}
+
+// Whoever of them still lives holds the booking, by the holder it named or by the lease it got.
+TEST_F(WaitingTest, ABookingIsHeldByEveryCallerThatLives) {
+  start(queueing());
+  add_workers(1);
+  const auto held = [&](const std::shared_ptr<int>& holder) {
+    SelectRequest made = sized("b", 100);
+    made.holder = holder;
+    return made;
+  };
+  auto keep = [&](bool expected) {
+    for (int i = 0; i < 400; ++i) {
+      clock.advance(seconds(1));
+      service->maintain();
+    }
+    EXPECT_EQ(load(1).active_requests, expected ? 1u : 0u);
+  };
+  book(sized("a", 600));
+  auto one = std::make_shared<int>(1);
+  auto two = std::make_shared<int>(2);
+  auto three = std::make_shared<int>(3);
+  Answer first;
+  Answer second;
+  Answer third;
+  auto pending = wait(held(one), first);
+  wait(held(two), second);
+  wait(held(three), third);
+  pending.cancel();
+  one.reset();
+  service->free_reservation({"a"});
+  ASSERT_TRUE(second.ok() && third.ok());
+  EXPECT_FALSE(second->lease || third->lease) << "they named their holders";
+  keep(true);
+  two.reset();
+  keep(true);
+  auto lease = reserve(sized("b", 100))->lease;
+  EXPECT_TRUE(lease);
+  three.reset();
+  keep(true);
+  auto four = std::make_shared<int>(4);
+  EXPECT_FALSE(reserve(held(four))->lease);
+  lease.reset();
+  keep(true);
+  four.reset();
+  keep(false);
+}
+
+TEST_F(WaitingTest, ACallThatNamesAnAttemptNeverMeansAWaitingRequest) {
+  SelectorConfig config = queueing();
+  config.track_output_blocks = true;
+  start(config);
+  add_workers(1);
+  const auto old = book(sized("b", 100)).attempt;
+  service->free_reservation({"b"});
+  clock.advance(seconds(200));
+  book(sized("a", 600));
+  Answer answer;
+  wait(sized("b", 100), answer);
+  EXPECT_EQ(*service->prefill_complete({"b", old}), LifecycleOutcome::kAlreadyDone);
+  EXPECT_EQ(*service->output_progress({"b", old}, 64), LifecycleOutcome::kAlreadyDone);
+  EXPECT_EQ(*service->add_output_block({"b", old}, std::nullopt), LifecycleOutcome::kAlreadyDone);
+  EXPECT_EQ(*service->free_reservation({"b", old}), LifecycleOutcome::kAlreadyDone);
+  EXPECT_EQ(waiting(), 1u);
+  service->free_reservation({"a"});
+  ASSERT_TRUE(answer.ok());
+  expect_load(1, 100, 6, 1);
+}
+
 TEST_F(WaitingTest, EarlyCallsForAWaitingIdApplyToItsBooking) {
   start(queueing());
   add_workers(1);
