@@ -25,19 +25,21 @@ using Status = health::HealthCheckResponse::ServingStatus;
 // What comes back from the queue.
 class Event {
  public:
+  Event() = default;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  virtual ~Event() = default;
   virtual void on_event(bool ok) = 0;
-
- protected:
-  ~Event() = default;
 };
 
 // A call that wants to know of changes.
 class Watcher : public boost::intrusive::list_base_hook<> {
  public:
+  Watcher() = default;
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+  virtual ~Watcher() = default;
   virtual void update() = 0;
-
- protected:
-  ~Watcher() = default;
 };
 
 }  // namespace
@@ -49,7 +51,7 @@ class HealthService::Impl final : private Event {
     // Not one of those that connections are given to.
     queue_ = builder.AddCompletionQueue(false);
   }
-  ~Impl() {
+  ~Impl() override {
     if (!thread_.joinable()) return;
     queue_->Shutdown();
     thread_.join();
