@@ -20,7 +20,7 @@ class Failures(ClientCase):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.ask(max_tokens=8)
         self.assertIn("This prompt is too long.", caught.exception.message)
-        self.assertEqual(self.grown("decode", "requests", "received"), 0)
+        self.assertEqual(self.asked("decode"), 0)
 
     def test_the_engines_own_refusal_is_a_bad_request(self):
         with self.assertRaises(openai.BadRequestError):
