@@ -163,14 +163,17 @@ class BlockIndex::Impl {
     return held;
   }
 
-  // The one block that this rank means by the hash; nullopt when it holds none, or several.
-  std::optional<BlockKey> block_of(EngineKey engine, const RankOrdinals& ordinals,
-                                   const ReadEpochs::Pin& pin) const {
+  // The one block that this rank means by the hash; nullopt when it holds none, or several (is_ambiguous).
+  std::optional<BlockKey> block_of(EngineKey engine, const RankOrdinals& ordinals, const ReadEpochs::Pin& pin,
+                                   bool* is_ambiguous = nullptr) const {
     const auto found = store_.find_engine_hash(engine);
     std::optional<BlockKey> block;
     for (std::size_t i = 0; i < found.count; ++i) {
       if (!holds(ordinals, store_.find(found.blocks[i], pin))) continue;
-      if (block) return std::nullopt;
+      if (block) {
+        if (is_ambiguous != nullptr) *is_ambiguous = true;
+        return std::nullopt;
+      }
       block = found.blocks[i];
     }
     return block;
@@ -246,10 +249,11 @@ StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const St
   std::span<const EngineKey> engines = scratch.engines;
   std::optional<std::uint64_t> parent;
   if (blocks.parent_engine_hash) {
-    const auto block = block_of(engines.front(), *ordinals, pin);
+    bool is_ambiguous = false;
+    const auto block = block_of(engines.front(), *ordinals, pin, &is_ambiguous);
     if (!block) {
       count(counters_.unknown_parents);
-      return StoreOutcome::unknown_parent;
+      return is_ambiguous ? StoreOutcome::ambiguous_parent : StoreOutcome::unknown_parent;
     }
     parent = store_.sequence_hash(*block);
     engines = engines.subspan(1);
@@ -264,7 +268,7 @@ StoreOutcome BlockIndex::Impl::apply_stored(WorkerRank rank, Tier tier, const St
     const auto ahead = engines.subspan(std::min(engines.size(), begin + WriteBatch::kMost));
     for (const EngineKey engine : ahead.first(std::min(ahead.size(), WriteBatch::kMost)))
       store_.prefetch_engine(engine, pin);
-    store_.link(batch, pin);
+    store_.link(batch, ordinal, pin);
     // Without its link a removal would not find a block, so nobody may hold it on our account.
     for (std::uint64_t rest = batch.refused; rest != 0; rest &= rest - 1) {
       store_.remove_holder(batch.blocks[static_cast<std::size_t>(std::countr_zero(rest))], ordinal, pin);

@@ -45,11 +45,13 @@ struct StoredBlocks {
 
 enum class StoreOutcome : std::uint8_t {
   applied,
-  already_stored,   // nothing new: every block was known
-  unknown_rank,     // not registered (any more)
-  unknown_parent,   // the rank does not hold the parent, so the position is unknown: nothing stored
-  malformed,        // lengths differ, or one hash twice: nothing stored
-  conflicting_hash  // an engine hash came with too many different contents: stored without that block
+  already_stored,    // nothing new: every block was known
+  unknown_rank,      // not registered (any more)
+  unknown_parent,    // the rank does not hold the parent, so the position is unknown: nothing stored
+  ambiguous_parent,  // the parent's hash stands for several blocks of the rank: nothing stored
+  malformed,         // lengths differ, or one hash twice: nothing stored
+  conflicting_hash   // an engine hash came with too many different contents from this rank: stored without
+                     // that block
 };
 
 struct BlockIndexStats {

@@ -184,7 +184,7 @@ bool BlockStore::remove_holder(BlockKey key, Ordinal ordinal, const Pin&) {
   return true;
 }
 
-void BlockStore::link(WriteBatch& batch, const Pin& pin) {
+void BlockStore::link(WriteBatch& batch, Ordinal ordinal, const Pin& pin) {
   std::uint64_t refused = 0;
   std::uint64_t second_hashes = 0;
   const auto prepare = [&](std::size_t i) {
@@ -192,7 +192,14 @@ void BlockStore::link(WriteBatch& batch, const Pin& pin) {
   };
   by_shard(engine_shards_.get(), batch.engines, prepare, [&](EngineHashShard& shard, std::size_t i) {
     if (!shard.has_room()) make_room(shard, pin);
-    const auto result = shard.add(batch.engines[i], batch.blocks[i]);
+    auto result = shard.add(batch.engines[i], batch.blocks[i]);
+    if (result == EngineHashShard::Added::added_to_many) {
+      result = EngineHashShard::Added::added;
+      if (has_too_many(shard, batch.engines[i], ordinal, pin)) {
+        shard.erase(batch.engines[i], batch.blocks[i]);
+        result = EngineHashShard::Added::too_many;
+      }
+    }
     if (result == EngineHashShard::Added::added) {
       second_hashes += batch.existed >> i & 1;  // perhaps: the block may have been without one
     } else if (result == EngineHashShard::Added::too_many) {
@@ -202,6 +209,15 @@ void BlockStore::link(WriteBatch& batch, const Pin& pin) {
   batch.refused = refused;
   if (second_hashes != 0) orphan_hints_.fetch_add(second_hashes, std::memory_order_relaxed);
   if (reverse_shards_ != nullptr) link_back(batch);
+}
+
+// More contents for one hash than any one rank may announce: what it takes is missing for the others.
+bool BlockStore::has_too_many(const EngineHashShard& shard, EngineKey engine, Ordinal ordinal,
+                              const Pin& pin) const {
+  const auto found = shard.find(engine);
+  std::size_t own = 0;
+  for (std::size_t i = 0; i < found.count; ++i) own += find(found.blocks[i], pin).contains(ordinal) ? 1U : 0U;
+  return own > EngineHashShard::kManyBlocksPerHash;
 }
 
 void BlockStore::link_back(const WriteBatch& batch) {

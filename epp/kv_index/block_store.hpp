@@ -109,7 +109,7 @@ class BlockStore {
   bool remove_holder(BlockKey key, Ordinal ordinal, const Pin&);
   // After add_holder(). Remembers engine hash -> block for each pair, apart from those at the limit of blocks
   // per hash: they are `refused`.
-  void link(WriteBatch& batch, const Pin& pin);
+  void link(WriteBatch& batch, Ordinal ordinal, const Pin& pin);
   // Forgets engine hash -> block, unless somebody holds the block again.
   void unlink_if_gone(EngineKey engine, BlockKey block, const Pin&);
 
@@ -152,6 +152,7 @@ class BlockStore {
   EngineHashShard& engine_shard(EngineKey key) const { return engine_shards_[shard_of(key)]; }
   std::optional<HolderRef> with(HolderRef holders, Ordinal ordinal, Transition& last);
   void make_room(EngineHashShard& shard, const Pin& pin);
+  bool has_too_many(const EngineHashShard& shard, EngineKey engine, Ordinal ordinal, const Pin& pin) const;
   void link_back(const WriteBatch& batch);
   void purge_reverse(EngineHashShard& shard, const Pin& pin);
   void purge(EngineHashShard& shard, const Pin& pin);

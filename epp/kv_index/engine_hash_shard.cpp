@@ -40,7 +40,7 @@ EngineHashShard::Added EngineHashShard::search_and_add(EngineKey engine, BlockKe
         if (same >= kMaxBlocksPerHash) return Added::too_many;
         set(entry, engine, block);
         set_size(size() + 1);
-        return Added::added;
+        return same >= kManyBlocksPerHash ? Added::added_to_many : Added::added;
       }
       if (entry.engine != engine) continue;
       if (entry.block == block) return Added::present;

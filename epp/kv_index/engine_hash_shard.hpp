@@ -29,15 +29,22 @@ class EngineHashShard {
     EngineKey engine = 0;
     BlockKey block = 0;  // 0: free
   };
-  // Enough for any engine; bounds what a hostile one can make us walk.
-  static constexpr std::size_t kMaxBlocksPerHash = 8;
+  // Bounds what hostile engines can make us walk. Where salts are outside of the hash, each tenant with the
+  // same system prompt is one; the owner sees to it that no rank takes them all.
+  static constexpr std::size_t kMaxBlocksPerHash = 512;
+  static constexpr std::size_t kManyBlocksPerHash = 64;
 
   struct Found {
     std::size_t count = 0;
     BlockKey blocks[kMaxBlocksPerHash];
   };
 
-  enum class Added : std::uint8_t { added, present, too_many };
+  enum class Added : std::uint8_t {
+    added,
+    added_to_many,  // the hash had kManyBlocksPerHash or more before
+    present,
+    too_many  // kMaxBlocksPerHash: not added
+  };
 
   static constexpr std::size_t kBucketEntries = 4;
   struct alignas(64) Bucket {

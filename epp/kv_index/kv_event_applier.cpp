@@ -1,6 +1,7 @@
 #include "epp/kv_index/kv_event_applier.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <utility>
 
@@ -22,6 +23,10 @@ char lower(char c) {
 bool equals_ignoring_case(std::string_view text, std::string_view lower_case) {
   return std::equal(text.begin(), text.end(), lower_case.begin(), lower_case.end(),
                     [](char a, char b) { return lower(a) == b; });
+}
+
+std::uint32_t bit_of(Tier tier) {
+  return 1U << static_cast<unsigned>(tier);
 }
 
 bool is_main_attention(std::string_view kind) {
@@ -68,10 +73,16 @@ KvApplyReport KvEventApplier::apply(std::span<const std::byte> payload) {
   }
   const WorkerRank rank = rank_of(batch_);
   if (rank != options_.rank) touched_.insert(rank);
-  for (const KvEvent& event : batch_.events) apply_event(event, rank, report);
+  // What comes before the last clearing is void by the end of the batch. To clear costs as much as there are
+  // ranks, so it's done once, however often a batch says so.
+  const auto is_clear = [](const KvEvent& event) { return event.kind == KvEventKind::cleared; };
+  const auto last_clear = std::find_if(batch_.events.rbegin(), batch_.events.rend(), is_clear);
+  const auto first = last_clear == batch_.events.rend() ? batch_.events.begin() : last_clear.base() - 1;
+  for (auto event = batch_.events.begin(); event != first; ++event) skip_event(*event, rank);
+  for (auto event = first; event != batch_.events.end(); ++event) apply_event(*event, rank, report);
   count(counters_.batches);
   count(counters_.unknown_events, batch_.unknown_events);
-  if (options_.wall_clock)
+  if (options_.wall_clock && std::isfinite(batch_.timestamp))
     counters_.lag_seconds.store(options_.wall_clock() - batch_.timestamp, std::memory_order_relaxed);
   return report;
 }
@@ -83,14 +94,35 @@ void KvEventApplier::clear() {
   groups_.clear();
   salt_of_.clear();
   salts_.clear();
+  free_salts_.clear();
   salt_ids_.clear();
+}
+
+// One that a later event of its batch makes void. It may still teach which group is the main one.
+void KvEventApplier::skip_event(const KvEvent& event, WorkerRank rank) {
+  switch (event.kind) {
+    case KvEventKind::cleared:
+      count(counters_.cleared_events);
+      return;
+    case KvEventKind::stored:
+      count(counters_.stored_events);
+      break;
+    case KvEventKind::removed:
+      count(counters_.removed_events);
+      break;
+  }
+  (void)is_main_group(event, rank);
 }
 
 void KvEventApplier::apply_event(const KvEvent& event, WorkerRank rank, KvApplyReport& report) {
   if (event.kind == KvEventKind::cleared) {
     count(counters_.cleared_events);
     index_.clear_rank(rank);
-    std::erase_if(salt_of_, [rank](const auto& entry) { return entry.first.rank == rank.rank; });
+    std::erase_if(salt_of_, [&](const auto& entry) {
+      if (entry.first.rank != rank.rank) return false;
+      release_salt(entry.second.salt);
+      return true;
+    });
     return;
   }
   if (!event.locality.empty() && event.locality != "LOCAL") {
@@ -99,8 +131,8 @@ void KvEventApplier::apply_event(const KvEvent& event, WorkerRank rank, KvApplyR
     return;
   }
   if (!is_main_group(event, rank)) {
+    // No gap: what belongs to another group has its parents there, too.
     count(counters_.ignored_groups);
-    report.has_gaps = true;
     return;
   }
   const Tier tier = tier_of_medium(event.medium);
@@ -129,6 +161,10 @@ void KvEventApplier::store(const KvEvent& event, WorkerRank rank, Tier tier, KvA
   if (event.block_size == 0 || event.tokens.count == 0) {
     const std::size_t copied = index_.apply_copied(rank, tier, hashes);
     count(counters_.copied_blocks, copied);
+    for (const std::uint64_t hash : hashes) {
+      const auto salted = salt_of_.find({rank.rank, hash});
+      if (salted != salt_of_.end()) salted->second.tiers |= bit_of(tier);
+    }
     if (copied < hashes.size()) report.has_gaps = true;
     return;
   }
@@ -146,14 +182,25 @@ void KvEventApplier::store(const KvEvent& event, WorkerRank rank, Tier tier, KvA
   if (!salt || !hash_blocks(event, *salt, report)) return;
 
   const auto stored = hashes.first(local_hashes_.size());
+  // A salted block whose salt is not remembered would have unsalted children: another tenant's.
+  if (!has_room_for_salt(*salt, stored.size())) {
+    count(counters_.refused_salts);
+    report.has_gaps = true;
+    return;
+  }
   switch (index_.apply_stored(rank, tier, {event.parent, stored, local_hashes_})) {
     case StoreOutcome::applied:
     case StoreOutcome::already_stored:
-      if (!salt->empty()) remember_salt(rank, stored, *salt, report);
+      if (!salt->empty()) remember_salt(rank, tier, stored, *salt);
       break;
     case StoreOutcome::unknown_parent:
       count(counters_.orphaned_stores);
       report.has_orphans = true;
+      break;
+    case StoreOutcome::ambiguous_parent:
+      // Nothing contradicts what we know; only the place of these blocks can't be told.
+      count(counters_.ambiguous_parents);
+      report.has_gaps = true;
       break;
     case StoreOutcome::unknown_rank:
     case StoreOutcome::malformed:
@@ -168,8 +215,8 @@ void KvEventApplier::remove(const KvEvent& event, WorkerRank rank, Tier tier) {
   count(counters_.removed_events);
   const auto hashes = batch_.hashes_of(event);
   index_.apply_removed(rank, tier, hashes);
-  if (salt_of_.empty() || tier != Tier::device) return;
-  for (const std::uint64_t hash : hashes) salt_of_.erase({rank.rank, hash});
+  if (salt_of_.empty()) return;
+  for (const std::uint64_t hash : hashes) forget_salt(rank, tier, hash);
 }
 
 // The namespace of the event's blocks; nullopt when it can't be told.
@@ -179,7 +226,7 @@ std::optional<std::string_view> KvEventApplier::salt_of(const KvEvent& event, Wo
   if (event.parent) {
     const auto parent = salt_of_.find({rank.rank, *event.parent});
     if (parent == salt_of_.end()) return std::string_view();
-    if (parent->second != kAmbiguous) return std::string_view(salts_[parent->second]);
+    if (parent->second.salt != kAmbiguous) return std::string_view(salts_[parent->second.salt].text);
     count(counters_.ambiguous_salts);
     report.has_gaps = true;
     return std::nullopt;
@@ -192,25 +239,55 @@ std::optional<std::string_view> KvEventApplier::salt_of(const KvEvent& event, Wo
   return std::string_view();
 }
 
-void KvEventApplier::remember_salt(WorkerRank rank, std::span<const std::uint64_t> hashes,
-                                   std::string_view salt, KvApplyReport& report) {
+bool KvEventApplier::has_room_for_salt(std::string_view salt, std::size_t blocks) const {
+  if (salt.empty()) return true;
+  if (salt.size() > kMaxSaltBytes || salt_of_.size() + blocks > kMaxSaltedBlocks) return false;
+  return salt_ids_.size() < kMaxSalts || salt_ids_.find(std::string(salt)) != salt_ids_.end();
+}
+
+// With room for it.
+void KvEventApplier::remember_salt(WorkerRank rank, Tier tier, std::span<const std::uint64_t> hashes,
+                                   std::string_view salt) {
   auto known = salt_ids_.find(std::string(salt));
   if (known == salt_ids_.end()) {
-    if (salts_.size() >= kMaxSalts || salt.size() > kMaxSaltBytes) {
-      report.has_gaps = true;
-      return;
+    if (free_salts_.empty()) {
+      free_salts_.push_back(static_cast<SaltId>(salts_.size()));
+      salts_.emplace_back();
     }
-    known = salt_ids_.emplace(salt, static_cast<SaltId>(salts_.size())).first;
-    salts_.emplace_back(salt);
+    known = salt_ids_.emplace(salt, free_salts_.back()).first;
+    salts_[known->second].text = salt;
+    free_salts_.pop_back();
   }
+  const SaltId id = known->second;
+  ++salts_[id].blocks;  // keeps it while blocks change
   for (const std::uint64_t hash : hashes) {
-    if (salt_of_.size() >= kMaxSaltedBlocks) {
-      report.has_gaps = true;
-      return;
+    const auto [entry, is_new] = salt_of_.try_emplace({rank.rank, hash}, SaltedBlock{id, 0});
+    SaltedBlock& block = entry->second;
+    block.tiers |= bit_of(tier);
+    if (is_new) {
+      ++salts_[id].blocks;
+    } else if (block.salt != id) {
+      release_salt(std::exchange(block.salt, kAmbiguous));
     }
-    const auto [entry, is_new] = salt_of_.try_emplace({rank.rank, hash}, known->second);
-    if (!is_new && entry->second != known->second) entry->second = kAmbiguous;
   }
+  release_salt(id);
+}
+
+void KvEventApplier::forget_salt(WorkerRank rank, Tier tier, std::uint64_t hash) {
+  const auto found = salt_of_.find({rank.rank, hash});
+  if (found == salt_of_.end()) return;
+  found->second.tiers &= ~bit_of(tier);
+  if (found->second.tiers != 0) return;
+  release_salt(found->second.salt);
+  salt_of_.erase(found);
+}
+
+// One block fewer has it.
+void KvEventApplier::release_salt(SaltId id) {
+  if (id == kAmbiguous || --salts_[id].blocks != 0) return;
+  salt_ids_.erase(salts_[id].text);
+  salts_[id].text = {};
+  free_salts_.push_back(id);
 }
 
 void KvEventApplier::collect_media(const KvEvent& event, std::size_t blocks) {

@@ -43,6 +43,8 @@ struct KvApplierCounters {
   Counter ignored_groups{0};  // not the main attention's cache
   Counter ignored_localities{0};
   Counter ambiguous_salts{0};
+  Counter ambiguous_parents{0};
+  Counter refused_salts{0};  // stores left out because too many salts or salted blocks are remembered
   Counter wrong_block_sizes{0};
   Counter short_tokens{0};
   Counter unusable_tokens{0};
@@ -67,12 +69,16 @@ class KvEventApplier final : public KvBatchSink {
   using SaltId = std::uint32_t;
 
   void apply_event(const KvEvent& event, WorkerRank rank, KvApplyReport& report);
+  void skip_event(const KvEvent& event, WorkerRank rank);
   void store(const KvEvent& event, WorkerRank rank, Tier tier, KvApplyReport& report);
   void remove(const KvEvent& event, WorkerRank rank, Tier tier);
   bool is_main_group(const KvEvent& event, WorkerRank rank);
   std::optional<std::string_view> salt_of(const KvEvent& event, WorkerRank rank, KvApplyReport& report);
-  void remember_salt(WorkerRank rank, std::span<const std::uint64_t> hashes, std::string_view salt,
-                     KvApplyReport& report);
+  bool has_room_for_salt(std::string_view salt, std::size_t blocks) const;
+  void remember_salt(WorkerRank rank, Tier tier, std::span<const std::uint64_t> hashes,
+                     std::string_view salt);
+  void forget_salt(WorkerRank rank, Tier tier, std::uint64_t hash);
+  void release_salt(SaltId id);
   bool hash_blocks(const KvEvent& event, std::string_view salt, KvApplyReport& report);
   void collect_media(const KvEvent& event, std::size_t blocks);
   WorkerRank rank_of(const KvEventBatch& batch) const;
@@ -103,8 +109,17 @@ class KvEventApplier final : public KvBatchSink {
     }
     std::uint64_t secret;
   };
-  std::unordered_map<RankHash, SaltId, Hasher> salt_of_;
-  std::vector<std::string> salts_;
+  struct SaltedBlock {
+    SaltId salt;
+    std::uint32_t tiers;  // bits: where the rank holds it; forgotten with the last
+  };
+  struct Salt {
+    std::string text;
+    std::size_t blocks = 0;  // of salt_of_; 0: the place is free
+  };
+  std::unordered_map<RankHash, SaltedBlock, Hasher> salt_of_;
+  std::vector<Salt> salts_;
+  std::vector<SaltId> free_salts_;
   std::unordered_map<std::string, SaltId> salt_ids_;
 };
 

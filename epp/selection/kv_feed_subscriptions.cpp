@@ -62,7 +62,8 @@ class KvFeedSubscriptions final : public KvEventSubscriptions {
     out.cleared_events = applier.cleared_events;
     out.ignored_events = applier.ignored_groups + applier.ignored_localities + applier.unknown_events;
     out.rejected_stores = applier.orphaned_stores + applier.rejected_stores + applier.wrong_block_sizes +
-                          applier.ambiguous_salts + applier.short_tokens + applier.unusable_tokens;
+                          applier.ambiguous_salts + applier.ambiguous_parents + applier.refused_salts +
+                          applier.short_tokens + applier.unusable_tokens;
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "epp/kv_index/block_hash.hpp"
 
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <numeric>
 #include <optional>
@@ -229,6 +230,12 @@ TEST(BlockHash, ChainsGoOnWhereTheyEnded) {
   chain_hashes(whole[1], std::span(local).subspan(2), rest.data());
   EXPECT_EQ(rest, Hashes(whole.begin() + 2, whole.end()));
   chain_hashes(std::nullopt, {}, nullptr);
+}
+
+// The function under all of it, with the chain's seed: Dynamo's own golden value.
+TEST(BlockHash, IsXxh3) {
+  const std::string_view text = "test data";
+  EXPECT_EQ(XXH3_64bits_withSeed(text.data(), text.size(), kChainSeed), 13226331709069118873u);
 }
 
 }  // namespace

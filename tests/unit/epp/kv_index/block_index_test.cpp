@@ -222,22 +222,30 @@ TEST_F(BlockIndexTest, OneEngineHashMayStandForSeveralBlocks) {
   // A rank that holds both loses both: claiming too little is the safe side. A parent that is two blocks is
   // none.
   index_.apply_stored(kA, Tier::device, salted.slice(0, 2));
-  EXPECT_EQ(index_.apply_stored(kA, Tier::device, salted.slice(2, 1)), StoreOutcome::unknown_parent);
+  EXPECT_EQ(index_.apply_stored(kA, Tier::device, salted.slice(2, 1)), StoreOutcome::ambiguous_parent);
   index_.apply_removed(kA, Tier::device, std::span(prompt_.engine).first(1));
   EXPECT_EQ(match(prompt_.sequence, kA).device, 0u);
   EXPECT_EQ(match(salted.sequence, kA).device, 0u);
 }
 
+// Whoever takes too many contents for a hash is refused further ones; the others still have theirs.
 TEST_F(BlockIndexTest, BoundsHowManyBlocksOneEngineHashMayStandFor) {
   const std::vector<std::uint64_t> hash = {42};
+  const auto store = [&](WorkerRank rank, std::uint64_t content) {
+    return index_.apply_stored(rank, Tier::device, {std::nullopt, hash, std::vector<std::uint64_t>{content}});
+  };
   StoreOutcome last = StoreOutcome::applied;
-  for (std::uint64_t content = 0; content < 20; ++content) {
-    last = index_.apply_stored(kA, Tier::device,
-                               {std::nullopt, hash, std::vector<std::uint64_t>{1000 + content}});
-  }
+  for (std::uint64_t content = 0; content < 100; ++content) last = store(kA, 1000 + content);
   EXPECT_EQ(last, StoreOutcome::conflicting_hash);
-  EXPECT_EQ(index_.stats().blocks, 8u);
-  EXPECT_EQ(index_.stats().conflicting_hashes, 12u);
+  EXPECT_EQ(index_.stats().blocks, 64u);
+  EXPECT_EQ(index_.stats().conflicting_hashes, 36u);
+  for (std::uint64_t content = 0; content < 20; ++content) {
+    EXPECT_EQ(store(kB, 2000 + content), StoreOutcome::applied);
+    EXPECT_EQ(match({2000 + content}, kB).device, 1u);
+  }
+  EXPECT_EQ(index_.apply_removed(kB, Tier::device, hash), 1u);
+  EXPECT_EQ(match({2000}, kB).device, 0u);
+  EXPECT_EQ(match({1000}, kA).device, 1u);
 }
 
 TEST_F(BlockIndexTest, PredictionsLastTheirTimeToLive) {

@@ -80,6 +80,26 @@ TEST(EngineHashShard, HoldsWhatAModelHolds) {
   }
 }
 
+TEST(EngineHashShard, SaysWhenAHashStandsForManyBlocks) {
+  Shard fixture(1'000'000, 2);
+  EngineHashShard& shard = fixture.shard;
+  constexpr EngineKey kEngine = 5;
+  for (BlockKey block = 1; block <= EngineHashShard::kMaxBlocksPerHash + 10; ++block) {
+    if (!shard.has_room()) shard.grow();
+    const Added expected = block <= EngineHashShard::kManyBlocksPerHash  ? Added::added
+                           : block <= EngineHashShard::kMaxBlocksPerHash ? Added::added_to_many
+                                                                         : Added::too_many;
+    ASSERT_EQ(shard.add(kEngine, block), expected) << block;
+  }
+  EXPECT_EQ(shard.add(kEngine, 1), Added::present);
+  EXPECT_EQ(shard.add(kEngine + 1, 1), Added::added) << "the next one's affair is its own";
+  EXPECT_EQ(shard.find(kEngine).count, EngineHashShard::kMaxBlocksPerHash);
+  for (BlockKey block = 1; block <= EngineHashShard::kMaxBlocksPerHash; ++block) {
+    ASSERT_TRUE(shard.erase(kEngine, block));
+  }
+  EXPECT_EQ(shard.size(), 1u);
+}
+
 TEST(EngineHashShard, SaysWhenItIsAtItsLimit) {
   Shard fixture(5, 2);
   for (EngineKey engine = 1; engine <= 5; ++engine) {

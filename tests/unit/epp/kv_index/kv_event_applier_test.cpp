@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -183,6 +184,116 @@ TEST_F(KvEventApplierTest, DropsChildrenOfAmbiguousParents) {
   EXPECT_EQ(match({{}, "tenant-b"}).device, 1u);
 }
 
+// The child says whose it is, but not which of its parent's blocks it continues. That is no contradiction:
+// there is nothing to clear and to ask for again.
+TEST_F(KvEventApplierTest, AnAmbiguousParentIsNoContradiction) {
+  Stored event = prompt();
+  for (const char* salt : {"tenant-a", "tenant-b"}) {
+    event.cache_salt = salt;
+    apply({stored_event(Generation::sglang_map, event)});
+  }
+  Stored child = event;
+  child.hashes = {104};
+  child.tokens = tokens_from(13, 4);
+  child.parent = 103;
+  const KvApplyReport report = apply({stored_event(Generation::sglang_map, child)});
+  EXPECT_FALSE(report.has_orphans);
+  EXPECT_TRUE(report.has_gaps);
+  EXPECT_EQ(applier_.counters().ambiguous_parents, 1u);
+  EXPECT_EQ(applier_.counters().orphaned_stores, 0u);
+}
+
+TEST_F(KvEventApplierTest, ManyTenantsShareASystemPrompt) {
+  Stored event = prompt();
+  for (int i = 0; i < 60; ++i) {
+    event.cache_salt = "tenant-" + std::to_string(i);
+    EXPECT_FALSE(apply({stored_event(Generation::sglang_map, event)}, i % 2).has_gaps);
+  }
+  for (int i = 0; i < 60; ++i) {
+    const std::string salt = "tenant-" + std::to_string(i);
+    EXPECT_EQ(match({{}, salt}, {7, static_cast<std::uint32_t>(i % 2)}).device, 3u) << salt;
+  }
+}
+
+// As many as ever come: those that are gone are forgotten. The one that stays is not mixed up with any of
+// them.
+TEST_F(KvEventApplierTest, SaltsMayComeAndGoForEver) {
+  const auto one = [&](std::uint64_t hash, const std::string& salt, std::uint32_t first,
+                       std::optional<std::uint64_t> parent = {}) {
+    Stored event;
+    event.hashes = {hash};
+    event.tokens = tokens_from(first, 4);
+    if (parent) event.parent = *parent;
+    if (!parent) event.cache_salt = salt;
+    return stored_event(Generation::sglang_map, event);
+  };
+  apply({one(1, "stays", 1)});
+  for (std::uint64_t i = 0; i < 20'000; ++i) {
+    ASSERT_FALSE(apply({one(1000 + i, "s" + std::to_string(i), 1)}).has_gaps) << i;
+    apply({removed_event(Generation::sglang_map, {1000 + i})});
+  }
+  EXPECT_EQ(applier_.counters().refused_salts, 0u);
+  apply({one(2, "", 5, 1), one(50'000, "last", 1), one(50'001, "", 5, 50'000)});
+  EXPECT_EQ(match({{}, "stays"}).device, 2u);
+  EXPECT_EQ(match({{}, "last"}).device, 2u);
+}
+
+TEST_F(KvEventApplierTest, RefusesSaltedBlocksWhoseSaltItCannotRemember) {
+  Stored event;
+  event.tokens = tokens_from(1, 4);
+  std::uint64_t hash = 0;
+  std::string salt;
+  while (applier_.counters().refused_salts == 0 && hash < 20'000) {
+    event.hashes = {++hash};
+    salt = "s" + std::to_string(hash);
+    event.cache_salt = salt;
+    apply({stored_event(Generation::sglang_map, event)});
+  }
+  EXPECT_EQ(hash, (std::uint64_t{1} << 14) + 1);
+  EXPECT_EQ(match({{}, salt}).device, 0u);
+  // Its children would count as anybody's.
+  Stored child;
+  child.hashes = {100'000};
+  child.tokens = tokens_from(5, 4);
+  child.parent = hash;
+  apply({stored_event(Generation::sglang_map, child)});
+  EXPECT_EQ(match().device, 0u);
+  apply({removed_event(Generation::sglang_map, {1})});
+  apply({stored_event(Generation::sglang_map, event)});
+  EXPECT_EQ(match({{}, salt}).device, 1u);
+}
+
+// A salted block is forgotten when it has left its last tier, not before and not never.
+TEST_F(KvEventApplierTest, KeepsTheSaltAsLongAsAnyTierHasTheBlock) {
+  Stored event;
+  event.hashes = {101};
+  event.tokens = tokens_from(1, 4);
+  event.cache_salt = "tenant-a";
+  apply({stored_event(kNew, event)});
+  event.medium = "CPU";
+  apply({stored_event(kNew, event), removed_event(kNew, {101}, "GPU")});
+  Stored child;
+  child.hashes = {102};
+  child.tokens = tokens_from(5, 4);
+  child.parent = 101;
+  child.medium = "CPU";
+  apply({stored_event(kNew, child)});
+  EXPECT_EQ(match({{}, "tenant-a"}).host, 2u);
+  EXPECT_EQ(match().total(), 0u);
+  // From the host alone, as often as it likes.
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    Stored many;
+    many.cache_salt = "tenant-b";
+    many.medium = "CPU";
+    for (std::uint64_t block = 0; block < 1000; ++block) many.hashes.push_back(1'000'000 + i * 1000 + block);
+    many.tokens = tokens_from(1, 4000);
+    ASSERT_FALSE(apply({stored_event(kNew, many)}).has_gaps) << i;
+    std::vector<std::uint64_t> hashes = many.hashes;
+    apply({removed_event(kNew, hashes, "CPU")});
+  }
+  EXPECT_EQ(applier_.counters().refused_salts, 0u);
+}
+
 TEST_F(KvEventApplierTest, HashesWithMediaObjects) {
   const std::string digest = "000000000000002a" + std::string(48, '0');  // 42
   Stored event = prompt();
@@ -237,8 +348,9 @@ TEST_F(KvEventApplierTest, IndexesTheMainAttentionGroupOnly) {
     Stored event = prompt();
     event.group = 2;
     event.kind = kind;
-    apply({stored_event(kNew, event)});
+    const KvApplyReport report = apply({stored_event(kNew, event)});
     EXPECT_EQ(match().device, 0u) << kind;
+    EXPECT_FALSE(report.has_gaps || report.has_orphans) << "nothing is missing of the main group";
   }
   EXPECT_EQ(applier_.counters().ignored_groups, 5u);
 }
@@ -299,6 +411,27 @@ TEST_F(KvEventApplierTest, CountsWhatItCannotDecode) {
 TEST_F(KvEventApplierTest, MeasuresTheLag) {
   apply({});
   EXPECT_DOUBLE_EQ(applier_.counters().lag_seconds, 0.75);
+  for (const double no_time : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    applier_.apply(pack(Json::array({no_time, Json::array(), 0})));
+    EXPECT_DOUBLE_EQ(applier_.counters().lag_seconds, 0.75);
+  }
+  EXPECT_EQ(applier_.counters().batches, 4u);
+}
+
+// Only the last clearing of a batch counts, and costs.
+TEST_F(KvEventApplierTest, ABatchClearsOnce) {
+  Stored kept = prompt();
+  Stored lost = prompt();
+  lost.tokens = tokens_from(100, 12);
+  apply({stored_event(kNew, lost), cleared_event(kNew), stored_event(kNew, lost), cleared_event(kNew),
+         stored_event(kNew, kept)});
+  EXPECT_EQ(match().device, 3u);
+  EXPECT_EQ(index_.stats().blocks, 3u);
+  EXPECT_EQ(index_.stats().clears, 1u);
+  EXPECT_EQ(applier_.counters().cleared_events, 2u);
+  EXPECT_EQ(applier_.counters().stored_events, 3u);
+  apply({stored_event(kNew, lost), cleared_event(kNew)});
+  EXPECT_EQ(match().device, 0u);
 }
 
 }  // namespace
