@@ -198,8 +198,9 @@ std::optional<Partition::Waiting> Partition::enqueue(QueueEntry entry, PreparedR
   waiter.since = after.now;
   waiter.early = early;
   waiter.parties.push_back({place.party, std::move(done)});
-  // A lane of its own or a class with backlog may well be dispatchable already.
-  drain(after);
+  // A lane of its own or a class with backlog may well be dispatchable already. Nothing has changed for the
+  // others, so there is no need to look at every lane when it is not.
+  if (can_dispatch(place.ticket, after.now)) drain(after);
   if (!waiters_.contains(place.ticket)) return std::nullopt;
   return place;
 }
@@ -235,9 +236,16 @@ void Partition::expire(SteadyTime now, After& after) {
 
 bool Partition::can_dispatch(Ticket ticket, SteadyTime now) {
   const PreparedRequest& request = waiters_.at(ticket).prepared;
+  const PolicyClass& policy_class = profile_.policy_classes[queue_.class_of(ticket)];
+  const auto& session = request.request.session;
+  if (config_.affinity.mode == AffinityMode::kHard && session && !request.request.pinned_worker) {
+    // One for each lane: while its session's rank can take it, there is no need to look at the others.
+    const auto bound = affinity_.find(session->session_id, now);
+    const auto slot = bound ? ranks_.find(*bound) : std::nullopt;
+    if (slot && filter_.check(*slot, request) == Eligibility::kEligible) return !busy(policy_class, *slot);
+  }
   filter_.collect_for_admission(request, now, candidates_);
-  if (candidates_.error) return true;
-  return !all_busy(profile_.policy_classes[queue_.class_of(ticket)], candidates_.slots);
+  return candidates_.error || !all_busy(policy_class, candidates_.slots);
 }
 
 void Partition::dispatch(Ticket ticket, After& after) {

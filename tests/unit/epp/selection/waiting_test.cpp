@@ -124,6 +124,27 @@ TEST_F(WaitingTest, AHardSessionWaitsForItsWorker) {
   EXPECT_EQ(answer->facts.rank.worker, home);
 }
 
+// A session's rank that can't take it any more is no reason to wait for that rank.
+TEST_F(WaitingTest, AHardSessionGoesElsewhereWhenItsRankIsLost) {
+  SelectorConfig config = queueing();
+  config.affinity.mode = AffinityMode::kHard;
+  start(config);
+  add_workers(2);
+  const auto of_session = [](SelectRequest made) {
+    made.session = SessionRef{"s"};
+    return made;
+  };
+  book(of_session(pinned(sized("a", 600), 1)));
+  Answer answer;
+  wait(of_session(sized("b", 100)), answer);
+  book(pinned(sized("c", 600), 2));
+  service->free_reservation({"c"});
+  EXPECT_FALSE(answer.given()) << "its rank is busy, whoever else is not";
+  service->mark_worker(1, WorkerCondition::kDraining);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->facts.rank.worker, 2u);
+}
+
 TEST_F(WaitingTest, ServesInPolicyOrder) {
   struct Row {
     QueueOrder order;
