@@ -78,6 +78,12 @@ std::vector<std::string> WorkerCatalog::missing(const WorkerSpec& spec) const {
   if (!spec.max_num_batched_tokens && config_.profile_for(spec.model_name).queues()) {
     reasons.emplace_back("max_num_batched_tokens is required while queueing is enabled");
   }
+  // Without it nobody could be told to be required, and any decode worker would do.
+  if (spec.kv_transfer && spec.kv_transfer->enforcement == TransferEnforcement::kRequired &&
+      !spec.topology_domains.contains(spec.kv_transfer->domain)) {
+    reasons.push_back("topology_domains has no value for the required kv_transfer_domain " +
+                      spec.kv_transfer->domain);
+  }
   if (config_.options.use_overlap && config_.use_kv_events && spec.kv_events) {
     for (std::uint32_t i = 0; i < spec.data_parallel_size; ++i) {
       const DpRank rank = spec.data_parallel_start_rank + i;

@@ -170,6 +170,17 @@ TEST_F(Choice, OverloadedWorkersTakeNothing) {
   EXPECT_EQ(ask(sized("q", 1))->facts.rank.worker, 2u);
 }
 
+TEST_F(Choice, TheAbsoluteOverloadThresholdIsStrict) {
+  SelectorConfig config;
+  config.overload.active_prefill_tokens = 500;
+  start(config);
+  add_workers(1);
+  book(sized("a", 500));
+  EXPECT_TRUE(ask(sized("q", 1)));
+  book(sized("b", 1));
+  EXPECT_EQ(ask(sized("q", 1)).error().code, SelectionErrorCode::kAllOverloaded);
+}
+
 TEST_F(Choice, AnAffinityTargetIsTakenWhileItIsEligible) {
   SelectorConfig config;
   config.overload.active_prefill_tokens = 100;
@@ -247,6 +258,20 @@ TEST_F(Choice, AHardSessionRebindsOrRejectsByRule) {
       EXPECT_NE(book(in_session(sized("c", 160), "s")).facts.rank.worker, home);
     }
   }
+}
+
+TEST_F(Choice, AWorkersSessionsLeaveWithIt) {
+  SelectorConfig config;
+  config.affinity.mode = AffinityMode::kHard;
+  start(config);
+  add_workers(2);
+  const auto home = book(in_session(sized("a", 160), "s")).facts.rank.worker;
+  service->delete_worker(home);
+  EXPECT_EQ(service->stats().sessions, 0u);
+  // It comes again as another process: it has nothing of the session.
+  service->upsert_worker(spec(home));
+  book(pinned(sized("b", 900), home));
+  EXPECT_NE(book(in_session(sized("c", 160), "s")).facts.rank.worker, home);
 }
 
 TEST_F(Choice, AFullAffinityTableLeavesNewSessionsUnbound) {

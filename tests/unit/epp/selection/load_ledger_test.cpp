@@ -128,6 +128,25 @@ TEST(LoadLedger, SweepsOnlyWhatNobodyHolds) {
   EXPECT_EQ(ledger.sweep(start + seconds(10000), seconds(300), 10, done).size(), 1u);
 }
 
+// The time without a holder counts anew when it is held again in between.
+TEST(LoadLedger, AnOrphanThatIsHeldAgainBeginsAnew) {
+  LoadLedger ledger(10);
+  const SteadyTime start;
+  Booking& booking = ledger.book("a", 0, load_of(1, {}, 1));
+  bool done = false;
+  const auto sweep_at = [&](int second) {
+    return ledger.sweep(start + seconds(second), seconds(300), 10, done).size();
+  };
+  EXPECT_EQ(sweep_at(0), 0u);
+  Lease lease = Lease::make();
+  booking.lease = lease.watch();
+  EXPECT_EQ(sweep_at(200), 0u);
+  lease.reset();
+  EXPECT_EQ(sweep_at(250), 0u);
+  EXPECT_EQ(sweep_at(549), 0u);
+  EXPECT_EQ(sweep_at(550), 1u);
+}
+
 TEST(LoadLedger, SweepsInSteps) {
   LoadLedger ledger(10);
   for (int i = 0; i < 5; ++i) ledger.book(std::to_string(i), 0, load_of(1, {}, 1));

@@ -245,6 +245,11 @@ TEST_F(WorkerCatalogTest, TopologyDomainsAreTaintsAndTransferRulesConstraints) {
               ElementsAre(testing::Pair("dynamo.topology/zone=us-east-1a", 0.5)));
   service->upsert_worker(spec(3));
   EXPECT_THAT(service->transfer_constraints(3).required_taints, IsEmpty());
+  // A requirement that can't be told is none that may be forgotten.
+  required.topology_domains.clear();
+  EXPECT_THAT(service->upsert_worker(required)->not_schedulable_reasons, ElementsAre(HasSubstr("zone")));
+  preferred.topology_domains.clear();
+  EXPECT_EQ(service->upsert_worker(preferred)->lifecycle, WorkerLifecycle::kSchedulable);
 }
 
 TEST_F(WorkerCatalogTest, IsBounded) {
