@@ -147,10 +147,13 @@ Awaitable<bool> ClientConnection::flush() {
       leave();
       break;
     }
+    // The kernel calls a socket writable when a third of its buffer is free: whoever takes less in that time
+    // is slow, and only who takes nothing has stopped.
+    const auto before = transport_.in_flight();
     deadline_.arm(write_timeout_);
     co_await transport_.wait_writable();
     deadline_.disarm();
-    if (timed_out_) leave();
+    if (std::exchange(timed_out_, false) && transport_.in_flight() >= before) leave();
   }
   if (gone_) co_return false;
   unsent_.clear();

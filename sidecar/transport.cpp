@@ -1,6 +1,8 @@
 #include "sidecar/transport.hpp"
 
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -142,6 +144,11 @@ void Transport::shutdown_send() {
 bool Transport::peer_has_closed() const {
   pollfd query{socket_, POLLRDHUP, 0};
   return ::poll(&query, 1, 0) > 0 && (query.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+std::size_t Transport::in_flight() const {
+  int bytes = 0;
+  return ::ioctl(socket_, SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
 bool Transport::is_quiet() {

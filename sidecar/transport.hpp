@@ -63,6 +63,8 @@ class Transport final : private SocketPoller::Watch {
 
   /// Whether the peer closed or reset, whatever is still unread. One poll call, no data is touched.
   bool peer_has_closed() const;
+  /// Bytes that were written and that the peer has not taken yet. Asks the kernel.
+  std::size_t in_flight() const;
   /// Whether the connection is open and nothing on it is unread. Asks the kernel.
   bool is_quiet();
   /// The same, as far as the loop has been told: asks only when it may be otherwise.

@@ -144,6 +144,13 @@ void UpstreamLeg::begin_attempt(bool allow_kept) {
 
 void UpstreamLeg::watch_for_silence() {
   connection_->on_deadline = [this] {
+    // A socket is called writable when a third of its buffer is free: an engine that takes less is slow only.
+    const auto in_flight = sending_ ? connection_->transport.in_flight() : 0;
+    if (sending_ && in_flight < in_flight_) {
+      in_flight_ = in_flight;
+      connection_->deadline.arm(context_.read_timeout);
+      return;
+    }
     silent_too_long_ = true;
     connection_->transport.cancel_waits();
   };
@@ -225,9 +232,12 @@ Awaitable<> UpstreamLeg::wait_readable() {
 
 Awaitable<bool> UpstreamLeg::wait_writable() {
   if (interrupted() != LegFailure::none) co_return false;
+  in_flight_ = connection_->transport.in_flight();
+  sending_ = true;
   connection_->deadline.arm(context_.read_timeout);
   // An engine may answer before it has taken the whole body (413, say), and then stop reading.
   co_await connection_->transport.wait_either();
+  sending_ = false;
   if (connection_) connection_->deadline.disarm();
   co_return interrupted() == LegFailure::none;
 }

@@ -3,6 +3,7 @@
 import signal
 import socket
 import threading
+import time
 
 import pytest
 from harness.http_client import wire
@@ -140,6 +141,46 @@ def test_a_few_interim_responses_are_skipped(scripted):
         leg.send(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n")
     leg.reply(b"ok")
     assert client.read_response().body == b"ok"
+    client.close()
+
+
+@pytest.mark.settings(DYN_SIDECAR_READ_TIMEOUT_MS="300")
+def test_a_client_that_is_slow_gets_its_whole_answer(scripted):
+    """Slower than what the kernel wants to see before it calls a socket writable again, for several time-outs."""
+    body = b"x" * 24_000_000
+    client = scripted.connect(receive_buffer=65536)
+    client.send(wire("GET", "/v1/large"))
+    leg = scripted.decode.next()
+    sending = threading.Thread(target=leg.reply, args=(body,), daemon=True)
+    sending.start()
+    end = time.monotonic() + 5 * 0.3
+    while time.monotonic() < end:
+        client.buffer += client.socket.recv(16384)
+        time.sleep(0.03)
+    assert client.read_response().body == body
+    sending.join()
+    client.close()
+
+
+@pytest.mark.settings(DYN_SIDECAR_READ_TIMEOUT_MS="300")
+def test_an_engine_that_is_slow_gets_the_whole_body(scripted):
+    body = b"x" * 24_000_000
+    client = scripted.connect()
+    sending = threading.Thread(target=client.send, args=(wire("POST", "/v1/audio", [AUDIO], body),), daemon=True)
+    sending.start()
+    leg = scripted.decode.next()
+    taken = 0
+    end = time.monotonic() + 5 * 0.3
+    while time.monotonic() < end:
+        taken += len(leg.link.buffer) + len(leg.link.socket.recv(16384))
+        leg.link.buffer = b""
+        time.sleep(0.03)
+    while taken < len(body):
+        taken += len(leg.link.socket.recv(1 << 20))
+    leg.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    leg.done()
+    assert client.read_response().body == b"ok"
+    sending.join()
     client.close()
 
 
