@@ -162,6 +162,8 @@ class FeedThread {
 class KvFeedPool::Impl {
  public:
   Impl(BlockIndex& index, std::size_t threads, Clock clock) : index_(index) {
+    // Three for each rank; by itself ZMQ stops at 1,023. Descriptors are the limit then.
+    context_.set(zmq::ctxopt::max_sockets, context_.get(zmq::ctxopt::socket_limit));
     for (std::size_t i = 0; i < std::max<std::size_t>(threads, 1); ++i) {
       threads_.push_back(std::make_unique<FeedThread>(
           clock, [clock](KvEventFeed& feed) { return feed.impl_->process(clock); },
