@@ -109,6 +109,9 @@ std::optional<CertificateProblem> find_problem(const PemCertificate& pem) {
   const auto of_key = [](const char* what) { return CertificateProblem{true, what + because()}; };
   const Context context(SSL_CTX_new(TLS_server_method()));
   if (context == nullptr) return of_certificate("can't be checked");
+  // gRPC takes texts that end with a NUL: it would serve less than what was checked.
+  if (pem.certificate.find('\0') != std::string::npos) return of_certificate("holds a NUL byte");
+  if (pem.private_key.find('\0') != std::string::npos) return of_key("holds a NUL byte");
   const Bio chain = reader_of(pem.certificate);
   const Certificate leaf = next_certificate(chain.get());
   if (leaf == nullptr) return of_certificate("has no certificate in PEM form that can be read");

@@ -17,15 +17,17 @@ using Value = google::protobuf::Value;
 
 // A header's bytes with its frame around it, as a guess for the number of headers.
 constexpr std::size_t kBytesPerHeader = 24;
+// Gateways take a hundred or a thousand.
+constexpr std::size_t kMostHeaders = 16'384;
 
 BodyMode mode_of(std::uint64_t number) {
   return number <= static_cast<std::uint64_t>(BodyMode::kGrpc) ? static_cast<BodyMode>(number)
                                                                : BodyMode::kGrpc;
 }
 
+// Into what an earlier part has said.
 bool read_modes(std::string_view config, BodyModes& modes) {
   using Config = wire::ProtocolConfiguration;
-  modes = {.request = BodyMode::kNone, .response = BodyMode::kNone};
   FieldReader fields(config);
   while (fields.next()) {
     if (fields.tag() == number_tag(Config::kRequestBodyModeFieldNumber)) {
@@ -130,7 +132,7 @@ bool MessageReader::deliver(Input& input, bool is_first, ExtProcStream& stream) 
   return true;
 }
 
-// Where a message brings more than one part, the last counts.
+// Where a message brings more than one part of those that need an answer, the last counts.
 bool MessageReader::read(Input& input) {
   for (;;) {
     const std::uint32_t tag = input.ReadTagNoLastTag();
@@ -161,7 +163,8 @@ bool MessageReader::read(Input& input) {
         part_ = field;
         break;
       case bytes_tag(Request::kMetadataContextFieldNumber):
-        worked = read_message(input, metadata_scratch_, metadata_);
+        worked = read_message(input, scratch_, message);
+        add_metadata(message);
         break;
       case number_tag(Request::kObservabilityModeFieldNumber): {
         std::uint64_t number = 0;
@@ -170,7 +173,8 @@ bool MessageReader::read(Input& input) {
         break;
       }
       case bytes_tag(Request::kProtocolConfigFieldNumber):
-        worked = read_message(input, scratch_, message) && read_modes(message, opening_.modes.emplace());
+        if (!opening_.modes) opening_.modes = {.request = BodyMode::kNone, .response = BodyMode::kNone};
+        worked = read_message(input, scratch_, message) && read_modes(message, *opening_.modes);
         break;
       default:
         worked = WireFormatLite::SkipField(&input, tag);
@@ -179,18 +183,25 @@ bool MessageReader::read(Input& input) {
   }
 }
 
+// What comes in two parts is one message: their bytes one after the other are its encoding.
+void MessageReader::add_metadata(std::string_view part) {
+  if (metadata_.empty()) metadata_scratch_.clear();
+  metadata_scratch_ += part;
+  metadata_ = metadata_scratch_;
+}
+
 // A message within the message, which may lie in several pieces of memory.
 bool MessageReader::read_message(Input& input, std::string& scratch, std::string_view& message) {
-  std::uint32_t size = 0;
-  if (!input.ReadVarint32(&size) || size > static_cast<std::uint32_t>(input.BytesUntilLimit())) return false;
+  int size = 0;
+  if (!input.ReadVarintSizeAsInt(&size) || size > input.BytesUntilLimit()) return false;
   const void* data = nullptr;
   int here = 0;
   input.GetDirectBufferPointerInline(&data, &here);
-  if (size <= static_cast<std::uint32_t>(here)) {
-    message = {static_cast<const char*>(data), size};
-    return input.Skip(static_cast<int>(size));
+  if (size <= here) {
+    message = {static_cast<const char*>(data), static_cast<std::size_t>(size)};
+    return input.Skip(size);
   }
-  if (!input.ReadString(&scratch, static_cast<int>(size))) return false;
+  if (!input.ReadString(&scratch, size)) return false;
   message = scratch;
   return true;
 }
@@ -209,7 +220,7 @@ bool MessageReader::read_headers(std::string_view message, HeaderBlock& headers)
       if (map.tag() != bytes_tag(core::HeaderMap::kHeadersFieldNumber)) continue;
       std::string_view name;
       std::string_view value;
-      if (!read_header(map.bytes(), name, value)) return false;
+      if (!read_header(map.bytes(), name, value) || headers.size() == kMostHeaders) return false;
       headers.add(name, value);
     }
     if (map.is_damaged()) return false;
@@ -218,18 +229,17 @@ bool MessageReader::read_headers(std::string_view message, HeaderBlock& headers)
 }
 
 bool MessageReader::read_body(Input& input) {
-  std::uint32_t size = 0;
+  int size = 0;
   body_.clear();
   end_of_stream_ = false;
-  if (!input.ReadVarint32(&size) || size > static_cast<std::uint32_t>(input.BytesUntilLimit())) return false;
-  const auto outer = input.PushLimit(static_cast<int>(size));
+  if (!input.ReadVarintSizeAsInt(&size) || size > input.BytesUntilLimit()) return false;
+  const auto outer = input.PushLimit(size);
   for (;;) {
     const std::uint32_t tag = input.ReadTagNoLastTag();
     if (tag == 0) return input.CheckEntireMessageConsumedAndPopLimit(outer);
     if (tag == bytes_tag(wire::HttpBody::kBodyFieldNumber)) {
-      if (!input.ReadVarint32(&size)) return false;
-      if (size > static_cast<std::uint32_t>(input.BytesUntilLimit())) return false;
-      if (!input.ReadString(&body_, static_cast<int>(size))) return false;
+      if (!input.ReadVarintSizeAsInt(&size) || size > input.BytesUntilLimit()) return false;
+      if (!input.ReadString(&body_, size)) return false;
     } else if (tag == number_tag(wire::HttpBody::kEndOfStreamFieldNumber)) {
       std::uint64_t number = 0;
       if (!input.ReadVarint64(&number)) return false;

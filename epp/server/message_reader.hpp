@@ -30,6 +30,7 @@ class MessageReader {
 
   bool read(Input& input);
   bool read_message(Input& input, std::string& scratch, std::string_view& message);
+  void add_metadata(std::string_view part);
   bool read_headers(std::string_view message, HeaderBlock& headers);
   bool read_body(Input& input);
   bool read_metadata();

@@ -56,14 +56,14 @@ class FieldReader {
 
  private:
   bool read_bytes() {
-    std::uint32_t size = 0;
-    if (!input_.ReadVarint32(&size)) return false;
+    int size = 0;
+    if (!input_.ReadVarintSizeAsInt(&size)) return false;
     const void* data = nullptr;
     int left = 0;
     input_.GetDirectBufferPointerInline(&data, &left);
-    if (size > static_cast<std::uint32_t>(left)) return false;
-    bytes_ = {static_cast<const char*>(data), size};
-    return input_.Skip(static_cast<int>(size));
+    if (size > left) return false;
+    bytes_ = {static_cast<const char*>(data), static_cast<std::size_t>(size)};
+    return input_.Skip(size);
   }
 
   google::protobuf::io::CodedInputStream input_;

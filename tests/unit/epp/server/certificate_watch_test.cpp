@@ -79,6 +79,19 @@ TEST_F(CertificateWatchTest, KeepsThePairWhenTheNewOneCannotBeServed) {
   EXPECT_EQ(after_looks(), second);
 }
 
+TEST_F(CertificateWatchTest, RefusesWhatGrpcWouldCutOff) {
+  const PemCertificate pair = make_self_signed_certificate();
+  for (const bool of_key : {true, false}) {
+    PemCertificate damaged = pair;
+    std::string& text = of_key ? damaged.private_key : damaged.certificate;
+    text.insert(0, std::string("\0\n", 2));
+    const auto problem = find_problem(damaged);
+    ASSERT_TRUE(problem.has_value());
+    EXPECT_EQ(problem->is_of_key, of_key);
+    EXPECT_EQ(problem->text, "holds a NUL byte");
+  }
+}
+
 TEST_F(CertificateWatchTest, TakesNoHalfOfAChange) {
   EXPECT_EQ(watch().newer_than(number), first);
   const auto second = make_self_signed_certificate();

@@ -190,6 +190,38 @@ TEST_F(MessageReaderTest, TakesTheLastOfSeveralParts) {
 }
 
 // Whatever is cut off or changed: it is refused or read, and nothing is handed over of what was refused.
+// What a message says in two parts is one: bytes one after the other are how protobuf merges.
+TEST_F(MessageReaderTest, JoinsMetadataAndModesInSeveralParts) {
+  wire::ProcessingRequest first;
+  subset_value(first).mutable_list_value();  // nothing is allowed
+  first.mutable_protocol_config()->set_request_body_mode(ProcessingMode::FULL_DUPLEX_STREAMED);
+  wire::ProcessingRequest second = request_headers(true);
+  (*second.mutable_metadata_context()->mutable_filter_metadata())["another"] = {};
+  second.mutable_protocol_config()->set_response_body_mode(ProcessingMode::STREAMED);
+  const std::string bytes = first.SerializeAsString() + second.SerializeAsString();
+  for (const int piece : {1, 7, 4096}) {
+    Exchange exchange;
+    ASSERT_TRUE(deliver_in_pieces(exchange, bytes, piece));
+    EXPECT_EQ(exchange.events.request.subset, std::vector<std::string>()) << piece;
+  }
+}
+
+TEST_F(MessageReaderTest, TakesNoLengthThatNeedsMoreThan31Bits) {
+  Exchange exchange;
+  const std::string length = "\x82\x80\x80\x80\x10";  // 2^32 + 2
+  EXPECT_FALSE(deliver(exchange, "\x12" + length + std::string("\x18\x01", 2)));
+}
+
+TEST_F(MessageReaderTest, TakesManyHeadersButNotAnyNumber) {
+  Exchange exchange;
+  wire::ProcessingRequest message;
+  for (int i = 0; i < 16'384; ++i) add(*message.mutable_request_headers(), "a", "b");
+  EXPECT_TRUE(deliver(exchange, message.SerializeAsString()));
+  add(*message.mutable_request_headers(), "a", "b");
+  Exchange another;
+  EXPECT_FALSE(deliver(another, message.SerializeAsString()));
+}
+
 TEST_F(MessageReaderTest, SurvivesDamage) {
   auto head = request_headers(false);
   subset_value(head).mutable_list_value()->add_values()->set_string_value("10.0.0.7");
