@@ -15,6 +15,7 @@ bool is_space(char c) {
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
+constexpr std::size_t kEscapeSize = 6;  // of a character's number: a backslash, a u, four digits
 
 }  // namespace
 
@@ -86,6 +87,29 @@ bool Cursor::take_plain_integers() {
   return take(']');
 }
 
+bool spells(std::string_view spelled, std::string_view text) {
+  if (spelled == text) return true;
+  if (spelled.find('\\') == std::string_view::npos) return false;
+  std::size_t at = 0;
+  for (const char wanted : text) {
+    const auto left = spelled.substr(std::min(at, spelled.size()));
+    if (left.empty()) return false;
+    if (left[0] != '\\') {
+      if (left[0] != wanted) return false;
+      ++at;
+      continue;
+    }
+    if (left.size() < kEscapeSize || left[1] != 'u') return false;
+    unsigned code = 0;
+    const auto* end = left.data() + kEscapeSize;
+    const auto parsed = std::from_chars(left.data() + 2, end, code, 16);
+    if (parsed.ec != std::errc{} || parsed.ptr != end || code != static_cast<unsigned char>(wanted))
+      return false;
+    at += kEscapeSize;
+  }
+  return at == spelled.size();
+}
+
 bool reads_as_one(std::string_view value) {
   if (value.size() > 2 && value.front() == '"' && value.back() == '"') {
     value = value.substr(1, value.size() - 2);
@@ -101,7 +125,7 @@ bool reads_as_true(std::string_view value) {
   const auto word = value.substr(1, value.size() - 2);
   for (const std::string_view yes : {"true", "t", "yes", "y", "on", "1"}) {
     const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a + ('a' - 'A') : a) == b; };
-    if (std::equal(word.begin(), word.end(), yes.begin(), yes.end(), same)) return true;
+    if (std::equal(word.begin(), word.end(), yes.begin(), yes.end(), same) || spells(word, yes)) return true;
   }
   return false;
 }

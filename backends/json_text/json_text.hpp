@@ -37,6 +37,11 @@ class Cursor {
   std::size_t at_ = 0;
 };
 
+/// Whether what stands between a JSON string's quotes means `text`, which must be ASCII: any of its
+/// characters may be spelled by its number, and who writes it that way must not be read differently by us and
+/// by the engine.
+bool spells(std::string_view spelled, std::string_view text);
+
 /// Whether the engine would read this value as the integer one: 1, 1.0, "1", with pydantic's leniency.
 bool reads_as_one(std::string_view value);
 

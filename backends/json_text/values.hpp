@@ -28,8 +28,8 @@ class Members {
   bool more_;
 };
 
-/// The value of the object's last member of that name, which must be spelled without escapes, as engines do.
-/// The view is of `object`.
+/// The value of the object's last member of that name, which is what an engine's parser takes, however the
+/// object spells the name. The view is of `object`.
 std::optional<std::string_view> find_member(std::string_view object, std::string_view name);
 
 /// The same for several names, in one pass.
@@ -40,7 +40,7 @@ std::array<std::optional<std::string_view>, count> find_members(
   Members members(object);
   while (const auto member = members.next()) {
     for (std::size_t i = 0; i < count; ++i) {
-      if (member->name == names[i]) found[i] = member->value;
+      if (spells(member->name, names[i])) found[i] = member->value;
     }
   }
   return found;

@@ -151,6 +151,13 @@ def test_s12_what_rooms_cannot_carry_is_refused_at_once(pd, path, body, field):
     assert pd.legs(pd.prefill) == pd.legs(pd.decode) == []
 
 
+def test_s12_a_name_that_is_spelled_by_numbers_is_the_same_name(pd):
+    """Two samples in one room end both engines: the rig finds them damaged if this one gets through."""
+    for params in (b'{"max_new_tokens":2,"\\u006e":2}', b'{"n":1,"\\u006E":2}', b'[{"\\u006e":2}]'):
+        pd.post(b'{"text":"a","sampling_params":' + params + b"}", GENERATE).refused(400, "unsupported_pd_request")
+    assert pd.legs(pd.prefill) == pd.legs(pd.decode) == []
+
+
 # -------------------------------------------------------------------------------------------- S60: log-probabilities
 
 @STREAMS

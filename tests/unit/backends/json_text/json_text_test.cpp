@@ -64,6 +64,7 @@ TEST(JsonText, ReadsOneInEverySpelling) {
 TEST(JsonText, ReadsTrueInEverySpelling) {
   for (const auto* yes : {"true", "1", "1.0", "\"1\"", "\"True\"", "\"ON\"", "\"y\""})
     EXPECT_TRUE(reads_as_true(yes)) << yes;
+  EXPECT_TRUE(reads_as_true(R"("\u0074rue")"));
   for (const auto* no :
        {"", "false", "0", "2", "null", "\"\"", "\"no\"", "\"truer\"", "\"1.0\"", "\"", "[]", "{}"}) {
     EXPECT_FALSE(reads_as_true(no)) << no;

@@ -25,6 +25,13 @@ TEST(FindMember, FindsTheLastOfThatNameAtTheTop) {
   EXPECT_FALSE(find_member("", "a"));
 }
 
+TEST(FindMember, FindsNamesHoweverTheyAreSpelled) {
+  EXPECT_EQ(find_member(R"({"\u006e":2})", "n"), "2");
+  EXPECT_EQ(find_member(R"({"n":1,"\u006E":2})", "n"), "2");
+  EXPECT_EQ(find_member(R"({"\u0065rr\u006fr":3})", "error"), "3");
+  EXPECT_FALSE(find_member(R"({"\u006em":2,"\u006":3,"\u00zz":4,"\n":5,"\\u006e":6,"n\u006e":7})", "n"));
+}
+
 TEST(FindMember, TakesAnyBytes) {
   std::mt19937 random(11);
   constexpr std::string_view kAlphabet = "{}[]\",:\\a1 \n";

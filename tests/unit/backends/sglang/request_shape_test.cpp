@@ -54,6 +54,16 @@ TEST_F(SglangRequestShape, SamplesThatWouldShareARoomAreRefused) {
   EXPECT_EQ(refusal(kGenerate, R"({"text":["a","b"],"sampling_params":[{"n":1},{"n":2}]})").status, 400U);
 }
 
+// Engines read them as they read any other spelling, and two samples in one room end both of them.
+TEST_F(SglangRequestShape, SamplesAreFoundHoweverTheirNameIsSpelled) {
+  for (const std::string params :
+       {R"({"\u006e":2})", R"({"n":1,"\u006e":2})", R"([{"n":1},{"n":1,"\u006E":2}])"}) {
+    EXPECT_EQ(refusal(kGenerate, R"({"text":"a","sampling_params":)" + params + "}").status, 400U) << params;
+  }
+  EXPECT_EQ(refusal(kGenerate, R"({"text":"a","s\u0061mpling_params":{"n":2}})").status, 400U);
+  EXPECT_EQ(refusal(kChat, R"({"messages":[],"\u006e":2})").status, 400U);
+}
+
 TEST_F(SglangRequestShape, OneSampleIsSplitHoweverItIsSpelled) {
   for (const std::string n : {"1", "1.0", "null", "\"1\""}) {
     EXPECT_EQ(items(kChat, R"({"messages":[],"n":)" + n + "}"), 0U) << n;
