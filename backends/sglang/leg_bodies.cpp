@@ -20,6 +20,10 @@ std::vector<handoff_piece> prefill_body(const sdk::Object& body, const Pairing& 
   set_pairing(edit, pairing);
   edit.set("stream", "false");
   edit.remove("stream_options");
+  // Decode's ranks, if the client chose one, and a rank that the room already has.
+  edit.remove("routed_dp_rank");
+  edit.remove("data_parallel_rank");
+  edit.remove(kPrefillRankMember);
   return edit.pieces();
 }
 
@@ -27,7 +31,11 @@ std::vector<handoff_piece> decode_body(const sdk::Object& body, const Pairing& p
                                        std::optional<std::string_view> prefill_rank) {
   sdk::BodyEdit edit(body);
   set_pairing(edit, pairing);
-  if (prefill_rank) edit.set("disagg_prefill_dp_rank", *prefill_rank);
+  if (prefill_rank) {
+    edit.set(kPrefillRankMember, *prefill_rank);
+  } else {
+    edit.remove(kPrefillRankMember);
+  }
   return edit.pieces();
 }
 

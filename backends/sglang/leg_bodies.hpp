@@ -11,6 +11,9 @@
 // exchanged. The pieces view `pairing`, and are valid until the entry returns.
 namespace handoff::sglang {
 
+/// Where a client, too, may say on which prefill rank its prompt is to be.
+inline constexpr std::string_view kPrefillRankMember = "disagg_prefill_dp_rank";
+
 /// For prefill. No limit on tokens: the engine makes one by itself. Not streamed, so that its failure has a
 /// status.
 std::vector<handoff_piece> prefill_body(const sdk::Object& body, const Pairing& pairing);

@@ -13,11 +13,11 @@ LegHeaders::LegHeaders() {
   }
 }
 
-LegHeaders LegHeaders::for_prefill(const handoff_request& request) {
+LegHeaders LegHeaders::for_prefill(std::optional<std::string_view> rank) {
   LegHeaders headers;
   // The client's own rank is about the engine it means to talk to; prefill may have fewer ranks and refuse
   // it.
-  headers.add(kEngineRankHeader, chosen_rank(request, endpoints::kPrefillRankHeader).value_or(""));
+  headers.add(kEngineRankHeader, rank.value_or(""));
   return headers;
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -14,7 +15,8 @@ namespace handoff::sglang {
 /// body are refused.
 class LegHeaders {
  public:
-  static LegHeaders for_prefill(const handoff_request& request);
+  /// `rank`: the prefill rank that was chosen.
+  static LegHeaders for_prefill(std::optional<std::string_view> rank);
   static LegHeaders for_decode(const handoff_request& request);
   std::span<const handoff_header> fields() const { return std::span(fields_).first(count_); }
 

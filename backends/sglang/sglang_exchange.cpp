@@ -111,24 +111,47 @@ void SglangExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
 
 // --------------------------------------------------------------------------------------------- the pair
 
+/// The picker's, else the client's. Room, prefill and decode must agree on it: decode would look for the
+/// prompt where it isn't, and prefill refuses a rank that contradicts the room. False: the request was
+/// refused.
+bool SglangExchange::choose_prefill_rank(sdk::Turn& turn) {
+  prefill_rank_ = endpoints::chosen_rank(request_, endpoints::kPrefillRankHeader);
+  const auto* wish = body_.find(kPrefillRankMember);
+  // Where the port is configured no engine told how many ranks it has, so that no room can have a rank.
+  const bool is_heard =
+      wish != nullptr && wish->kind != HANDOFF_JSON_NULL && shared_.settings.bootstrap_port == 0;
+  if (prefill_rank_ || !is_heard) return true;
+  const auto digits = body_.raw(*wish);
+  if (json_text::plain_integer(digits, prefill_info_.ranks - 1) >= 0) {
+    prefill_rank_ = digits;
+    return true;
+  }
+  shared_.host.count("refused");
+  phase_ = Phase::settled;
+  const std::string message =
+      "disagg_prefill_dp_rank must be an integer below the number of the prefill engine's ranks, " +
+      std::to_string(prefill_info_.ranks) + ".";
+  turn.fail({.status = 400, .code = "invalid_pd_request", .message = message, .param = kPrefillRankMember});
+  return false;
+}
+
 void SglangExchange::start_pair(sdk::Turn& turn) {
+  if (!choose_prefill_rank(turn)) return;
   phase_ = Phase::paired;
   prefill_good_ = decode_good_ = decode_done_ = decode_is_stream_ = false;
   decode_status_ = 0;
-  pairing_ =
-      new_pairing(shared_.host,
-                  {.items = shape_.items,
-                   .prefill_host = sdk::view(request_.prefill_host),
-                   .bootstrap_port = prefill_info_.bootstrap_port,
-                   .prefill_rank = number_in(endpoints::chosen_rank(request_, endpoints::kPrefillRankHeader)),
-                   .prefill_ranks = prefill_info_.ranks});
+  pairing_ = new_pairing(shared_.host, {.items = shape_.items,
+                                        .prefill_host = sdk::view(request_.prefill_host),
+                                        .bootstrap_port = prefill_info_.bootstrap_port,
+                                        .prefill_rank = number_in(prefill_rank_),
+                                        .prefill_ranks = prefill_info_.ranks});
   start_prefill(turn);
   start_decode(turn);
 }
 
 void SglangExchange::start_prefill(sdk::Turn& turn) {
   const auto body = prefill_body(body_, pairing_);
-  const auto headers = LegHeaders::for_prefill(request_);
+  const auto headers = LegHeaders::for_prefill(prefill_rank_);
   sdk::Leg leg;
   leg.id = ++last_leg_;
   leg.role = HANDOFF_ROLE_PREFILL;
@@ -141,8 +164,7 @@ void SglangExchange::start_prefill(sdk::Turn& turn) {
 }
 
 void SglangExchange::start_decode(sdk::Turn& turn) {
-  const auto body =
-      decode_body(body_, pairing_, endpoints::chosen_rank(request_, endpoints::kPrefillRankHeader));
+  const auto body = decode_body(body_, pairing_, prefill_rank_);
   const auto headers = LegHeaders::for_decode(request_);
   sdk::Leg leg;
   leg.id = ++last_leg_;

@@ -68,6 +68,7 @@ class SglangExchange final : public sdk::Exchange {
   void fail_asking(std::string_view code, std::string_view message, std::uint32_t leg, sdk::Turn& turn);
 
   // The pair.
+  bool choose_prefill_rank(sdk::Turn& turn);
   void start_pair(sdk::Turn& turn);
   void start_prefill(sdk::Turn& turn);
   void start_decode(sdk::Turn& turn);
@@ -114,6 +115,7 @@ class SglangExchange final : public sdk::Exchange {
   EngineInfo decode_info_;
   bool from_memory_ = false;  ///< what is known of prefill was not asked for by this exchange
 
+  std::optional<std::string_view> prefill_rank_;  ///< digits; a view of the request
   Pairing pairing_;
   Side prefill_;
   Side decode_;

@@ -145,6 +145,19 @@ def test_s72_ranks():
         assert len(pd.prefill.state()["sglang"]["ranks"]) > 1, "rooms spread over the ranks"
 
 
+def test_s74_a_clients_own_ranks():
+    two = ("--data-parallel-size", "2")
+    with sglang_rig(prefill=two, decode=two) as pd:
+        for wish in ({"disagg_prefill_dp_rank": 1}, {"routed_dp_rank": 1}, {"data_parallel_rank": 1},
+                     {"disagg_prefill_dp_rank": 0, "routed_dp_rank": 1}):
+            for _ in range(8):  # a room that had no rank would have the right one each second time
+                answer = pd.post({**BODIES[CHAT], **wish}, CHAT)
+                assert answer.status == 200, (wish, answer)
+        answer = pd.post({**BODIES[CHAT], "disagg_prefill_dp_rank": 2}, CHAT).refused(400, "invalid_pd_request")
+        assert answer.error["param"] == "disagg_prefill_dp_rank" and "below" in answer.error["message"]
+        pd.wait_tidy()
+
+
 def test_s73_readiness_does_not_run_a_generation_for_every_probe(pd):
     assert pd.sidecar.wait_log("engine_health").fields["healthy"] == "true"
     for _ in range(20):

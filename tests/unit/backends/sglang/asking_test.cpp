@@ -19,8 +19,9 @@ class SglangAsking : public SglangCase {
     return ids;
   }
   /// Begins a request and lets both engines answer.
-  std::vector<Action> answered(std::string prefill, std::string decode, std::vector<Header> headers = {}) {
-    exchange_ = begin(kChat, kChatBody, std::move(headers));
+  std::vector<Action> answered(std::string prefill, std::string decode, std::vector<Header> headers = {},
+                               std::string body = kChatBody) {
+    exchange_ = begin(kChat, std::move(body), std::move(headers));
     const auto ids = questions(exchange_->begin_actions());
     EXPECT_EQ(ids.size(), 2U);
     auto actions = exchange_->deliver(leg_done(ids.at(HANDOFF_TARGET_PREFILL), 200, std::move(prefill)));
@@ -151,6 +152,38 @@ TEST_F(SglangAsking, AChosenRankDecidesTheRoom) {
     exchange_ = begin(kChat, kChatBody, {{"x-dynamo-prefill-dp-rank", "3"}});
     actions = exchange_->begin_actions();
   }
+}
+
+TEST_F(SglangAsking, TheClientsPrefillRankDecidesTheRoomUnlessThePickerDid) {
+  const std::string four =
+      R"({"disaggregation_mode":"prefill","disaggregation_bootstrap_port":8998,"dp_size":4})";
+  const std::string body = R"({"messages":[],"disagg_prefill_dp_rank":3})";
+  auto actions = answered(four, kDecodeInfo, {}, body);
+  for (int i = 0; i < 20; ++i) {
+    const auto decode = leg(actions, HANDOFF_ROLE_DECODE);
+    EXPECT_EQ(member(decode, "bootstrap_room").get<std::uint64_t>() % 4, 3U);
+    EXPECT_EQ(member(decode, "disagg_prefill_dp_rank"), 3);
+    EXPECT_EQ(leg(actions, HANDOFF_ROLE_PREFILL).header("x-data-parallel-rank"), "3");
+    exchange_ = begin(kChat, body);
+    actions = exchange_->begin_actions();
+  }
+  const auto chosen = begin(kChat, body, {{"x-dynamo-prefill-dp-rank", "1"}});
+  const auto decode = leg(chosen->begin_actions(), HANDOFF_ROLE_DECODE);
+  EXPECT_EQ(member(decode, "bootstrap_room").get<std::uint64_t>() % 4, 1U);
+  EXPECT_EQ(member(decode, "disagg_prefill_dp_rank"), 1);
+}
+
+TEST_F(SglangAsking, APrefillRankThatThereIsNotIsRefused) {
+  answered(kPrefillInfo, kDecodeInfo);
+  for (const std::string rank : {"1", "-1", "\"0\"", "0.0", "[0]", "99999999999999999999"}) {
+    const auto exchange = begin(kChat, R"({"messages":[],"disagg_prefill_dp_rank":)" + rank + "}");
+    const auto failure = only(exchange->begin_actions(), Action::Kind::fail);
+    EXPECT_EQ(failure.status, 400U) << rank;
+    EXPECT_EQ(failure.code, "invalid_pd_request");
+    EXPECT_TRUE(of_kind(exchange->begin_actions(), Action::Kind::start).empty());
+    EXPECT_TRUE(exchange->deliver(ended(HANDOFF_OUTCOME_ANSWERED)).empty());
+  }
+  leg(begin(kChat, R"({"messages":[],"disagg_prefill_dp_rank":null})")->begin_actions(), HANDOFF_ROLE_DECODE);
 }
 
 TEST_F(SglangAsking, ManyEndpointsDoNotGrowTheMemoryForEver) {

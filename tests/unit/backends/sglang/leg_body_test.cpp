@@ -106,10 +106,15 @@ TEST_F(SglangLegBody, HeadersThatReplaceARoomAreRemoved) {
   }
 }
 
-TEST_F(SglangLegBody, RanksOfTheClientPassAndThoseOfThePickerGoToTheirEngine) {
-  const auto body = R"({"messages":[],"routed_dp_rank":1,"disagg_prefill_dp_rank":0})";
-  EXPECT_EQ(member(decode_leg(kChat, body), "routed_dp_rank"), 1);
-  EXPECT_EQ(member(decode_leg(kChat, body), "disagg_prefill_dp_rank"), 0);
+TEST_F(SglangLegBody, RanksOfTheClientAreForDecodeAndThoseOfThePickerGoToTheirEngine) {
+  const auto body = R"({"messages":[],"routed_dp_rank":1,"data_parallel_rank":1,"disagg_prefill_dp_rank":0})";
+  for (const auto* name : {"routed_dp_rank", "data_parallel_rank"}) {
+    EXPECT_EQ(member(decode_leg(kChat, body), name), 1);
+    EXPECT_EQ(member(prefill_leg(kChat, body), name), "absent");
+  }
+  EXPECT_EQ(member(prefill_leg(kChat, body), "disagg_prefill_dp_rank"), "absent");
+  EXPECT_EQ(member(decode_leg(kChat, body), "disagg_prefill_dp_rank"), "absent")
+      << "how many there are is not known";
   const auto exchange =
       begin(kChat, kChatBody,
             {{"x-dynamo-prefill-dp-rank", "3"}, {"x-dynamo-dp-rank", "2"}, {"x-data-parallel-rank", "9"}});
