@@ -36,13 +36,11 @@ std::uint64_t room_from(const Json& value) {
 // /generate asks in other words for what /v1/completions asks.
 Json as_completion(const Json& body) {
   Json out = Json::object();
-  if (const Json* text = member(body, "text")) {
-    out["prompt"] = *text;
-  } else if (const Json* ids = member(body, "input_ids")) {
-    out["prompt"] = *ids;
-  } else {
+  const Json* text = member(body, "text");
+  const Json* ids = member(body, "input_ids");
+  if ((text == nullptr) == (ids == nullptr))
     refuse("Either text, input_ids or input_embeds should be provided.");
-  }
+  out["prompt"] = text ? *text : *ids;
   const Json* sampling = member(body, "sampling_params");
   const Json& first = sampling && sampling->is_array() && !sampling->empty() ? sampling->front()
                       : sampling                                             ? *sampling

@@ -240,6 +240,12 @@ def test_typed_errors(start):
     assert reply.headers["x-sglang-retryable"] == "true"
 
 
+def test_a_generation_has_exactly_one_prompt(pair):
+    for body in ({}, {"text": "a", "input_ids": [1]}):
+        reply = pair.prefill.post("/generate", pair.body("/generate", **body) if body else {"sampling_params": {}})
+        assert reply.status == 400 and b"Either text" in reply.body
+
+
 def test_apis_without_a_room(pair):
     assert pair.decode.post("/v1/responses", {"input": "a"}).status == 400
     assert json.loads(pair.decode.post("/v1/messages", {"messages": []}).body)["type"] == "error"
