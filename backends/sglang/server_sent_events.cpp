@@ -46,11 +46,19 @@ std::optional<std::string_view> EventReader::next() {
 }
 
 std::optional<std::string_view> event_data(std::string_view event) {
-  while (!event.empty() && (event.back() == '\n' || event.back() == '\r')) event.remove_suffix(1);
-  if (!event.starts_with(kField) || event.find('\n') != std::string_view::npos) return std::nullopt;
-  event.remove_prefix(kField.size());
-  if (event.starts_with(' ')) event.remove_prefix(1);
-  return event;
+  std::optional<std::string_view> data;
+  while (!event.empty()) {
+    const auto end = event.find('\n');
+    auto line = event.substr(0, end);
+    event.remove_prefix(end == std::string_view::npos ? event.size() : end + 1);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (!line.starts_with(kField)) continue;
+    if (data) return std::nullopt;
+    line.remove_prefix(kField.size());
+    if (line.starts_with(' ')) line.remove_prefix(1);
+    data = line;
+  }
+  return data;
 }
 
 bool is_event_stream(std::optional<std::string_view> content_type) {

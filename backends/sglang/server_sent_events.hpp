@@ -27,7 +27,8 @@ class EventReader {
   bool overlong_ = false;
 };
 
-/// The value of an event's `data:` field, if that is its one and only line; a view of `event`.
+/// The value of an event's `data:` field, if there is exactly one, among whatever other fields; a view of
+/// `event`.
 std::optional<std::string_view> event_data(std::string_view event);
 
 bool is_event_stream(std::optional<std::string_view> content_type);

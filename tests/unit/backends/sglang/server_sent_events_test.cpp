@@ -37,11 +37,13 @@ TEST(EventReader, GivesUpOnAnEventWithoutEnd) {
   EXPECT_FALSE(reader.next());
 }
 
-TEST(EventData, IsTheOnlyLinesValue) {
+TEST(EventData, IsTheValueOfTheOnlyDataField) {
   EXPECT_EQ(event_data("data: {}\n\n"), "{}");
   EXPECT_EQ(event_data("data:{}\r\n\r\n"), "{}");
   EXPECT_EQ(event_data("data:\n\n"), "");
-  EXPECT_FALSE(event_data("event: a\ndata: {}\n\n"));
+  EXPECT_EQ(event_data("event: a\ndata: {}\n\n"), "{}");
+  EXPECT_EQ(event_data(": a\r\ndata: {}\r\nid: 1\r\n\r\n"), "{}");
+  EXPECT_FALSE(event_data("event: a\n\n"));
   EXPECT_FALSE(event_data("data: a\ndata: b\n\n"));
   EXPECT_FALSE(event_data("\n\n"));
 }
