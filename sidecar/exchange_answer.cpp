@@ -28,7 +28,12 @@ void DisaggregatedExchange::note_relay_end(RelayEnd end) {
 }
 
 Answer DisaggregatedExchange::failed_leg_answer(const Leg& leg) {
-  if (leg.role == HANDOFF_ROLE_DECODE) return decode_failure_answer(leg.failure, request_->record);
+  if (leg.role == HANDOFF_ROLE_DECODE) {
+    const bool has_head = leg.upstream && leg.upstream->head().status != 0;
+    if (leg.failure == LegFailure::too_large && has_head)
+      return made_error(SidecarError::decode_upstream_error, "The decode engine's reply is too large.");
+    return decode_failure_answer(leg.failure, request_->record);
+  }
   const bool auxiliary = leg.role == HANDOFF_ROLE_AUXILIARY;
   const auto timeout =
       auxiliary ? SidecarError::auxiliary_upstream_timeout : SidecarError::prefill_upstream_timeout;

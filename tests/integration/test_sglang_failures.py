@@ -7,7 +7,7 @@ import pytest
 from harness.http_client import Truncated
 from harness.scripted_engine import ScriptedEngine
 from harness.sglang_rig import (  # noqa: F401, F811 (fixtures)
-    BODIES, CHAT, EVENT, PATHS, SOON, STREAMS, aborted_rid, engines, good_prefill, pd, played, sglang_rig,
+    BODIES, CHAT, EVENT, GENERATE, PATHS, SOON, STREAMS, aborted_rid, engines, good_prefill, pd, played, sglang_rig,
 )
 
 
@@ -176,6 +176,15 @@ def test_s42_a_decode_that_is_complete_first_waits(played):
         client.expect_silence()
         prefill.reply(good_prefill())
         assert client.read_response("POST").body == b'{"answer": 1}'
+
+
+def test_s64_a_whole_reply_above_what_is_collected_is_called_so(played):
+    with played.start({"text": "a b", "return_logprob": True}, GENERATE) as client:
+        prefill, decode = played.prefill.next(), played.decode.next()
+        prefill.reply(good_prefill(GENERATE))
+        decode.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000000\r\n\r\n{")
+        answer = client.read_response("POST").refused(502, "decode_upstream_error")
+        assert answer.error["message"] == "The decode engine's reply is too large."
 
 
 # ------------------------------------------------------------------------------------------------- S45: the client leaves
