@@ -25,7 +25,7 @@ void SglangExchange::start(sdk::Turn& turn) {
   const auto* local = shared_.memory.find(std::string(kLocal), request_.now_ms);
   if (prefill != nullptr) prefill_info_ = *prefill;
   if (local != nullptr) decode_info_ = *local;
-  from_memory_ = prefill != nullptr;
+  from_memory_ = prefill != nullptr || local != nullptr;
   if (prefill != nullptr && local != nullptr) {
     start_pair(turn);
     return;
@@ -34,11 +34,26 @@ void SglangExchange::start(sdk::Turn& turn) {
   if (local == nullptr) ask(HANDOFF_TARGET_LOCAL, turn);
 }
 
-void SglangExchange::ask_prefill_again(sdk::Turn& turn) {
-  from_memory_ = false;
+void SglangExchange::ask_again(sdk::Turn& turn) {
   shared_.memory.forget(prefill_endpoint_);
   phase_ = Phase::asking;
-  ask(HANDOFF_TARGET_PREFILL, turn);
+  start(turn);
+}
+
+/// A failure that an engine reports may be of either's making.
+void SglangExchange::forget_engines() {
+  shared_.memory.forget(prefill_endpoint_);
+  shared_.memory.forget(std::string(kLocal));
+}
+
+/// A connection that fails says something of one engine; an engine that is waited for in vain waits for the
+/// other.
+void SglangExchange::forget_failed(const handoff_event& failure) {
+  if (failure.cause == HANDOFF_CAUSE_READ_TIMEOUT || failure.cause == HANDOFF_CAUSE_DEADLINE) {
+    forget_engines();
+  } else {
+    shared_.memory.forget(failure.leg == prefill_.leg ? prefill_endpoint_ : std::string(kLocal));
+  }
 }
 
 /// Prefill ends well only if decode found it where it says, and took its blocks.

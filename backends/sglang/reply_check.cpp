@@ -67,6 +67,21 @@ std::string_view batch_defect(std::string_view reply, std::size_t wanted) {
   return count == wanted ? std::string_view{} : "it has another length than the request";
 }
 
+std::optional<ReportedFailure> failure_of(std::string_view object) {
+  const auto [error, kind, code, retryable, meta_info] =
+      find_members<5>(object, {"error", "object", "code", "retryable", "meta_info"});
+  if (is_set(error)) {
+    const auto [own_code, own_retryable] = find_members<2>(*error, {"code", "retryable"});
+    return ReportedFailure{status_of(own_code), own_retryable == "true"};
+  }
+  if (kind == "\"error\"") return ReportedFailure{status_of(code), retryable == "true"};
+  const auto finish = finish_in(meta_info);
+  if (!finish) return std::nullopt;
+  const auto [type, status] = find_members<2>(*finish, {"type", "status_code"});
+  if (type != "\"abort\"" || !is_set(status)) return std::nullopt;
+  return ReportedFailure{status_of(status)};
+}
+
 }  // namespace
 
 std::string_view find_prefill_defect(const sdk::Host& host, std::string_view reply,
@@ -78,16 +93,13 @@ std::string_view find_prefill_defect(const sdk::Host& host, std::string_view rep
   return shape.is_generate ? generate_defect(reply) : choices_defect(choices, shape.items.value_or(1));
 }
 
-std::optional<ReportedFailure> find_reported_failure(std::string_view object) {
-  const auto [error, kind, code, meta_info] =
-      find_members<4>(object, {"error", "object", "code", "meta_info"});
-  if (is_set(error)) return ReportedFailure{status_of(find_member(*error, "code"))};
-  if (kind == "\"error\"") return ReportedFailure{status_of(code)};
-  const auto finish = finish_in(meta_info);
-  if (!finish) return std::nullopt;
-  const auto [type, status] = find_members<2>(*finish, {"type", "status_code"});
-  if (type != "\"abort\"" || !is_set(status)) return std::nullopt;
-  return ReportedFailure{status_of(status)};
+std::optional<ReportedFailure> find_reported_failure(std::string_view reply) {
+  json_text::Items items(reply);
+  if (!items.is_list()) return failure_of(reply);
+  while (const auto item = items.next()) {
+    if (const auto failure = failure_of(*item)) return failure;
+  }
+  return std::nullopt;
 }
 
 }  // namespace handoff::sglang

@@ -16,13 +16,15 @@ namespace handoff::sglang {
 std::string_view find_prefill_defect(const sdk::Host& host, std::string_view reply,
                                      const RequestShape& shape);
 
-/// What one object of a reply, or the data of one event, says of the engine.
+/// What a reply, or the data of one event, says of the engine.
 struct ReportedFailure {
   /// The code it gives, if that is an HTTP status that a client may see; else 502.
   std::uint32_t status = 502;
+  bool retryable = false;  ///< it says that another try may go well
 };
 /// An `error`, or an end by an abort that has a status: the scheduler's way of failing a stream whose 200 is
-/// out. An abort without one is somebody's wish, and an answer like any other.
-std::optional<ReportedFailure> find_reported_failure(std::string_view object);
+/// out. An abort without one is somebody's wish, and an answer like any other. Of a list, the first item that
+/// failed.
+std::optional<ReportedFailure> find_reported_failure(std::string_view reply);
 
 }  // namespace handoff::sglang

@@ -12,9 +12,10 @@
 namespace handoff::sglang {
 namespace {
 
-// An event that is looked at before the answer begins is short; one of a merged stream holds all that was
-// said so far.
-constexpr std::size_t kLongestLookedAt = std::size_t{64} * 1024;
+// A failure is short, so that what is longer is none; less than the sidecar holds at least, which is 64 KiB:
+// a reply that the sidecar reads no further must have been judged. An event of a merged stream holds all that
+// was said so far.
+constexpr std::size_t kLongestLookedAt = std::size_t{32} * 1024;
 constexpr std::size_t kLongestMerged = std::size_t{32} * 1024 * 1024;
 
 bool says_retryable(const handoff_event& event) {
@@ -140,6 +141,7 @@ void SglangExchange::start_pair(sdk::Turn& turn) {
   phase_ = Phase::paired;
   prefill_good_ = decode_good_ = decode_done_ = decode_is_stream_ = false;
   decode_status_ = 0;
+  looked_at_ = 0;
   pairing_ = new_pairing(shared_.host, {.items = shape_.items,
                                         .prefill_host = sdk::view(request_.prefill_host),
                                         .bootstrap_port = prefill_info_.bootstrap_port,
@@ -204,6 +206,7 @@ void SglangExchange::on_prefill(const handoff_event& event, sdk::Turn& turn) {
   const auto reply = sdk::view(event.body);
   if (const auto defect = find_prefill_defect(shared_.host, reply, shape_); !defect.empty()) {
     shared_.host.count("invalid_prefill_reply");
+    forget_engines();
     const std::string message = "The prefill engine's reply can't be used: " + std::string(defect) + ".";
     fail(502, "invalid_prefill_handoff", message, event.leg, turn);
     return;
@@ -251,16 +254,12 @@ void SglangExchange::on_decode_piece(const handoff_event& event, sdk::Turn& turn
       return;
     }
   }
+  looked_at_ += piece.size();
   if (!decode_is_stream_) {
-    if (shape_.merges_logprobs) {
-      decode_reply_.append(piece);
-      return;
-    }
-    if (const auto failure = find_reported_failure(piece)) {
-      on_reported_failure(*failure, turn);
-      return;
-    }
+    if (shape_.merges_logprobs || !decode_good_) decode_reply_.append(piece);
+    if (shape_.merges_logprobs || looked_at_ <= kLongestLookedAt) return;  // judged when it is whole
     decode_good_ = true;
+    decode_reply_.clear();
     advance(turn);
     return;
   }
@@ -273,7 +272,7 @@ void SglangExchange::on_decode_piece(const handoff_event& event, sdk::Turn& turn
         return;
       }
     }
-    decode_good_ = true;
+    if (whole->find("data:") != std::string_view::npos) decode_good_ = true;  // a comment says nothing
     if (shape_.merges_logprobs) keep_event(*whole, turn);
   }
   if (events_.is_overlong()) {
@@ -282,8 +281,8 @@ void SglangExchange::on_decode_piece(const handoff_event& event, sdk::Turn& turn
            turn);
       return;
     }
-    decode_good_ = true;  // too long for an error
   }
+  if (looked_at_ > kLongestLookedAt) decode_good_ = true;
   if (phase_ == Phase::paired) advance(turn);
 }
 
@@ -305,16 +304,19 @@ void SglangExchange::on_decode_done(const handoff_event& event, sdk::Turn& turn)
     return;
   }
   decode_status_ = event.status;
-  decode_good_ = true;
   if (shape_.merges_logprobs && !wants_stream_) {
     const auto type = sdk::find_header(event.headers, event.header_count, "content-type");
     content_type_ = type.value_or("application/json");
     decode_reply_ = sdk::view(event.body);
-    if (const auto failure = find_reported_failure(decode_reply_)) {
+  }
+  if (!decode_good_) {
+    const std::string_view left = decode_is_stream_ ? event_data(events_.rest()).value_or("") : decode_reply_;
+    if (const auto failure = find_reported_failure(left)) {
       on_reported_failure(*failure, turn);
       return;
     }
   }
+  decode_good_ = true;
   advance(turn);
 }
 
@@ -333,7 +335,7 @@ void SglangExchange::advance(sdk::Turn& turn) {
 // --------------------------------------------------------------------------------------------- failures
 
 void SglangExchange::on_leg_failed(const handoff_event& event, sdk::Turn& turn) {
-  if (event.leg == prefill_.leg) shared_.memory.forget(prefill_endpoint_);
+  forget_failed(event);
   if (phase_ == Phase::answering && shape_.merges_logprobs) {  // breaks the answer that was begun
     fail(502, "decode_upstream_error", "The decode engine's answer broke.", event.leg, turn);
     return;
@@ -354,7 +356,7 @@ void SglangExchange::on_leg_failed(const handoff_event& event, sdk::Turn& turn) 
 void SglangExchange::on_rejected(const handoff_event& event, sdk::Turn& turn) {
   if (const auto reason = sdk::find_header(event.headers, event.header_count, "x-sglang-pd-reason"))
     shared_.host.count(counter_of_reason(*reason));
-  if (event.status >= 500) shared_.memory.forget(prefill_endpoint_);
+  if (event.status >= 500) forget_engines();
   if (says_retryable(event) && may_start_over()) {
     start_over(turn);
     return;
@@ -377,7 +379,11 @@ void SglangExchange::on_rejected(const handoff_event& event, sdk::Turn& turn) {
 
 void SglangExchange::on_reported_failure(const ReportedFailure& failure, sdk::Turn& turn) {
   shared_.host.count("decode_reported_failure");
-  if (failure.status >= 500) shared_.memory.forget(prefill_endpoint_);
+  if (failure.status >= 500) forget_engines();
+  if (failure.retryable && may_start_over()) {
+    start_over(turn);
+    return;
+  }
   fail(failure.status, "decode_upstream_error", "The decode engine reported a failure in its answer.",
        decode_.leg, turn);
 }
@@ -391,7 +397,7 @@ void SglangExchange::start_over(sdk::Turn& turn) {
   decode_reply_.clear();
   events_ = EventReader(shape_.merges_logprobs ? kLongestMerged : kLongestLookedAt);
   if (from_memory_) {  // another engine may listen there by now
-    ask_prefill_again(turn);
+    ask_again(turn);
   } else {
     start_pair(turn);
   }

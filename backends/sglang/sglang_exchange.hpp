@@ -61,7 +61,9 @@ class SglangExchange final : public sdk::Exchange {
   // Asking.
   void ask(std::uint32_t target, sdk::Turn& turn);
   void on_info(const handoff_event& event, sdk::Turn& turn);
-  void ask_prefill_again(sdk::Turn& turn);
+  void ask_again(sdk::Turn& turn);
+  void forget_engines();
+  void forget_failed(const handoff_event& failure);
   void confirm_engines(std::uint64_t now_ms);
   bool accept_prefill(EngineInfo info, std::uint64_t now_ms, sdk::Turn& turn);
   bool accept_decode(EngineInfo info, std::uint64_t now_ms, sdk::Turn& turn);
@@ -113,7 +115,7 @@ class SglangExchange final : public sdk::Exchange {
   std::uint32_t decode_info_leg_ = 0;
   EngineInfo prefill_info_;
   EngineInfo decode_info_;
-  bool from_memory_ = false;  ///< what is known of prefill was not asked for by this exchange
+  bool from_memory_ = false;  ///< not all that is known was asked for by this exchange
 
   std::optional<std::string_view> prefill_rank_;  ///< digits; a view of the request
   Pairing pairing_;
@@ -125,12 +127,13 @@ class SglangExchange final : public sdk::Exchange {
   bool decode_is_stream_ = false;
   std::uint32_t decode_status_ = 0;
   EventReader events_;
+  std::uint64_t looked_at_ = 0;  ///< bytes of decode's reply that came while the answer was not decided
 
   bool wants_stream_ = false;  ///< merging: the client asked for a stream
   PromptLogprobs logprobs_;
   std::string content_type_;
   std::vector<std::string> waiting_;  ///< merging: decode's events that came before prefill was good
-  std::string decode_reply_;          ///< merging: decode's whole reply, if it is no stream
+  std::string decode_reply_;  ///< decode's reply if it is no stream: as much as is looked at; merging: all
 };
 
 }  // namespace handoff::sglang

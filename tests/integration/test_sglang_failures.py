@@ -1,6 +1,7 @@
 """SGLang: what fails, is held, or is left, and what is aborted for it (S20 to S48 of backends/sglang/PROTOCOL.md). What is the
 same for every protocol is in test_every_protocol.py."""
 
+import threading
 import time
 
 import pytest
@@ -131,6 +132,25 @@ def test_s33_decode_that_breaks_in_the_stream_is_cut_and_aborted():
         assert len(pd.aborts(pd.decode)) == 1
 
 
+@pytest.mark.parametrize("cut", [0, 20])
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+def test_s34_an_abort_in_a_whole_reply_has_a_status_however_it_is_cut(played, batch, cut):
+    body = {**BODIES[GENERATE], **({"text": ["a", "b"]} if batch else {})}
+    abort = b'{"text":"","meta_info":{"finish_reason":{"type":"abort","message":"secret","status_code":503}}}'
+    reply = b"[" + good_prefill(GENERATE) + b"," + abort + b"]" if batch else abort
+    with played.start(body, GENERATE) as client:
+        prefill, decode = played.prefill.next(), played.decode.next()
+        prefill.reply(b"[" + good_prefill(GENERATE) + b"," + good_prefill(GENERATE) + b"]" if batch else good_prefill(GENERATE))
+        decode.begin_stream(headers=(("Content-Type", "application/json"),))
+        if cut:
+            decode.chunk(reply[:cut])
+            client.expect_silence()
+        decode.chunk(reply[cut:])
+        decode.end_stream()
+        answer = client.read_response("POST").refused(503, "decode_upstream_error")
+        assert b"secret" not in answer.body
+
+
 # ---------------------------------------------------------------------------------- S40: what is held, and for how long
 
 def test_s40_nothing_is_shown_before_prefill_is_done_and_the_prefix_is_exact(played):
@@ -176,6 +196,32 @@ def test_s42_a_decode_that_is_complete_first_waits(played):
         client.expect_silence()
         prefill.reply(good_prefill())
         assert client.read_response("POST").body == b'{"answer": 1}'
+
+
+@pytest.mark.settings(DYN_SIDECAR_MAX_HELD_BYTES="65536")
+@pytest.mark.parametrize("prefill_first", [True, False])
+def test_s63_a_first_event_above_the_bound_is_merged(played, prefill_first):
+    request = {"text": "a b", "return_logprob": True, "stream": True}
+    event = b'data: {"text":"' + b"x" * (4 << 20) + b'","meta_info":{"finish_reason":null,"input_token_logprobs":[]}}\n\n'
+    with played.start(request, GENERATE) as client:
+        prefill, decode = played.prefill.next(), played.decode.next()
+        if prefill_first:
+            prefill.reply(good_prefill(GENERATE))
+
+        def send():
+            decode.begin_stream()
+            decode.chunk(event)
+            decode.chunk(b"data: [DONE]\n\n")
+            decode.end_stream()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        if not prefill_first:
+            client.expect_silence()
+            prefill.reply(good_prefill(GENERATE))
+        answer = client.read_response("POST")
+        sender.join()
+        assert answer.status == 200 and answer.body.endswith(b"data: [DONE]\n\n") and len(answer.body) >= len(event)
 
 
 def test_s64_a_whole_reply_above_what_is_collected_is_called_so(played):

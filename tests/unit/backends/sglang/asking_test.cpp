@@ -1,4 +1,6 @@
 // What engines are asked before the first pair: S50 to S57.
+#include <functional>
+
 #include "tests/unit/backends/sglang/sglang_case.hpp"
 
 namespace handoff::plugin_test {
@@ -98,6 +100,40 @@ TEST_F(SglangAsking, AFailureMakesThePluginAskAgain) {
   auto actions = answered(kPrefillInfo, kDecodeInfo);
   exchange_->deliver(leg_failed(leg(actions, HANDOFF_ROLE_PREFILL).id, HANDOFF_CAUSE_CONNECT));
   EXPECT_EQ(questions(begin(kChat, kChatBody)->begin_actions()).size(), 1U);
+}
+
+TEST_F(SglangAsking, WhatFailedIsForgotten) {
+  const auto asked_after = [&](const std::function<void(const Leg&, const Leg&)>& fail) {
+    host_.now_ms += 10000;  // so that nothing of the case before is remembered
+    answered(kPrefillInfo, kDecodeInfo);
+    exchange_ = begin(kChat, kChatBody);
+    const auto actions = exchange_->begin_actions();
+    fail(leg(actions, HANDOFF_ROLE_PREFILL), leg(actions, HANDOFF_ROLE_DECODE));
+    return questions(begin(kChat, kChatBody)->begin_actions());
+  };
+  const auto of_decode = asked_after([&](const Leg&, const Leg& decode) {
+    exchange_->deliver(leg_failed(decode.id, HANDOFF_CAUSE_CONNECT));
+  });
+  EXPECT_EQ(of_decode.size(), 1U);
+  EXPECT_TRUE(of_decode.contains(HANDOFF_TARGET_LOCAL));
+  // Either may be the cause of what one of them reports, or waits for.
+  const auto both = [&](const char* what, const std::function<void(const Leg&, const Leg&)>& fail) {
+    EXPECT_EQ(asked_after(fail).size(), 2U) << what;
+  };
+  both("status",
+       [&](const Leg& prefill, const Leg&) { exchange_->deliver(leg_done(prefill.id, 500, "{}")); });
+  both("reply", [&](const Leg& prefill, const Leg&) { exchange_->deliver(leg_done(prefill.id, 200, "{}")); });
+  both("time", [&](const Leg& prefill, const Leg&) {
+    exchange_->deliver(leg_failed(prefill.id, HANDOFF_CAUSE_READ_TIMEOUT, HANDOFF_REQUEST_SENT));
+  });
+  both("event", [&](const Leg&, const Leg& decode) {
+    exchange_->deliver(head(decode.id));
+    exchange_->deliver(piece(decode.id, "data: {\"error\":{\"code\":500}}\n\n"));
+  });
+  EXPECT_TRUE(asked_after([&](const Leg& prefill, const Leg&) {
+                exchange_->deliver(leg_done(prefill.id, 400, "{}"));
+              }).empty())
+      << "the client's own mistake";
 }
 
 // S57: an engine needs longer to start than that.

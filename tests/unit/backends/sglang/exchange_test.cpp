@@ -63,11 +63,71 @@ TEST_F(SglangExchangeTest, DecodeThatIsCompleteBeforePrefillIsShownAllTheSame) {
   EXPECT_EQ(only(prefill_done(), Action::Kind::relay).leg_id, decode_.id);
 }
 
-TEST_F(SglangExchangeTest, PlainRepliesAreShownFromTheirFirstByte) {
+TEST_F(SglangExchangeTest, PlainRepliesAreShownOnceTheyAreWholeOrTooLongForAFailure) {
   start(kChat, kChatBody);
   deliver(head(decode_.id, 200, "application/json"));
   prefill_done();
-  EXPECT_TRUE(does(deliver(piece(decode_.id, "{\"choices\":[{")), Action::Kind::relay));
+  EXPECT_TRUE(deliver(piece(decode_.id, "{\"choices\":[{")).empty());
+  EXPECT_TRUE(deliver(piece(decode_.id, "}]}")).empty());
+  EXPECT_TRUE(does(deliver(leg_done(decode_.id, 200, "")), Action::Kind::relay));
+  start(kChat, kChatBody);
+  deliver(head(decode_.id, 200, "application/json"));
+  prefill_done();
+  EXPECT_TRUE(
+      does(deliver(piece(decode_.id, "{\"a\":\"" + std::string(33 * 1024, 'a'))), Action::Kind::relay));
+}
+
+TEST_F(SglangExchangeTest, FailuresInPlainRepliesAreFoundHoweverTheyAreCut) {
+  const std::string abort =
+      R"({"text":"","meta_info":{"finish_reason":{"type":"abort","message":"secret","status_code":500}}})";
+  const std::string good = R"({"text":"a","meta_info":{"finish_reason":{"type":"length"}}})";
+  for (const auto& [report, status] : std::vector<std::pair<std::string, std::uint32_t>>{
+           {R"({"object":"error","message":"secret","code":503})", 503},
+           {abort, 500},
+           {"[" + good + "," + abort + "]", 500}}) {
+    for (const std::size_t cut : {std::size_t{0}, std::size_t{20}, report.size() - 1}) {
+      start(kChat, kChatBody);
+      deliver(head(decode_.id, 200, "application/json"));
+      deliver(piece(decode_.id, report.substr(0, cut)));
+      deliver(piece(decode_.id, report.substr(cut)));
+      EXPECT_TRUE(prefill_done().empty());
+      const auto failure = only(deliver(leg_done(decode_.id, 200, "")), Action::Kind::fail);
+      EXPECT_EQ(failure.status, status) << report << cut;
+      EXPECT_EQ(failure.message.find("secret"), std::string::npos);
+    }
+  }
+}
+
+TEST_F(SglangExchangeTest, FailuresAreFoundInEventsOfSeveralFields) {
+  for (const std::string event : {"event: error\ndata: {\"error\":{\"code\":503}}\n\n",
+                                  ": ping\n\ndata: {\"error\":{\"code\":503}}\n\n"}) {
+    start();
+    prefill_done();
+    deliver(head(decode_.id));
+    EXPECT_EQ(only(deliver(piece(decode_.id, event)), Action::Kind::fail).status, 503U) << event;
+  }
+  start();  // the last event lacks its blank line
+  prefill_done();
+  deliver(head(decode_.id));
+  deliver(piece(decode_.id, "data: {\"error\":{\"code\":503}}\n"));
+  EXPECT_EQ(only(deliver(leg_done(decode_.id, 200, "")), Action::Kind::fail).status, 503U);
+}
+
+TEST_F(SglangExchangeTest, ACommentIsNoAnswer) {
+  start();
+  prefill_done();
+  deliver(head(decode_.id));
+  EXPECT_TRUE(deliver(piece(decode_.id, ": ping\n\n")).empty());
+  EXPECT_TRUE(does(deliver(piece(decode_.id, kFirstEvent)), Action::Kind::relay));
+}
+
+// The sidecar reads no more than 64 KiB, if so told, of a reply that is not judged yet.
+TEST_F(SglangExchangeTest, AnEventThatIsTooLongForAFailureIsShown) {
+  start();
+  prefill_done();
+  deliver(head(decode_.id));
+  EXPECT_TRUE(
+      does(deliver(piece(decode_.id, "data: {\"a\":\"" + std::string(33 * 1024, 'a'))), Action::Kind::relay));
 }
 
 TEST_F(SglangExchangeTest, PrefillsStatusEndsBoth) {
@@ -225,6 +285,25 @@ TEST_F(SglangExchangeTest, WhatTheEngineCallsRetryableIsPairedAnewOnce) {
   EXPECT_TRUE(does(prefill_done(503, "{}", yes), Action::Kind::fail_with_leg));
   start();
   EXPECT_TRUE(does(deliver(head(decode_.id, 503, "application/json", yes)), Action::Kind::start));
+}
+
+TEST_F(SglangExchangeTest, WhatAnEventCallsRetryableIsPairedAnewOnce) {
+  const auto event = [](std::string value) {
+    return "data: {\"error\":{\"message\":\"secret\",\"code\":503,\"retryable\":" + std::move(value) +
+           "}}\n\n";
+  };
+  start();
+  deliver(head(decode_.id));
+  auto actions = deliver(piece(decode_.id, event("true")));
+  expect_aborts(actions, true, true);
+  const auto room = member(decode_, "bootstrap_room");
+  take_pair(actions);
+  EXPECT_NE(member(decode_, "bootstrap_room"), room);
+  deliver(head(decode_.id));
+  EXPECT_EQ(only(deliver(piece(decode_.id, event("true"))), Action::Kind::fail).status, 503U) << "once only";
+  start();
+  deliver(head(decode_.id));
+  EXPECT_TRUE(does(deliver(piece(decode_.id, event("false"))), Action::Kind::fail));
 }
 
 TEST_F(SglangExchangeTest, WhatIsNotRetryableIsNotTriedAgain) {

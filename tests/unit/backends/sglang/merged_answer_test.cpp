@@ -99,6 +99,31 @@ TEST_F(SglangMergedAnswer, EveryEventOfAStreamIsMerged) {
   EXPECT_TRUE(exchange_->deliver(ended(HANDOFF_OUTCOME_ANSWERED)).empty());
 }
 
+// Before an answer is begun the sidecar takes no more than its bound of a stream: a whole event would never
+// come.
+TEST_F(SglangMergedAnswer, AFirstEventThatIsTooLongForAFailureBeginsTheAnswer) {
+  for (const bool prefill_first : {true, false}) {
+    start(kStream);
+    const std::string event = "data: {\"text\":\"" + std::string(80000, 'a') + "\",\"meta_info\":{}}\n\n";
+    std::vector<Action> actions;
+    if (prefill_first) exchange_->deliver(leg_done(prefill_.id, 200, kPrefillLogprobs));
+    exchange_->deliver(head(decode_.id));
+    actions = exchange_->deliver(piece(decode_.id, event.substr(0, 40000)));
+    if (!prefill_first) actions = exchange_->deliver(leg_done(prefill_.id, 200, kPrefillLogprobs));
+    EXPECT_EQ(only(actions, Action::Kind::respond).status, 200U);
+    const auto text = written(exchange_->deliver(piece(decode_.id, event.substr(40000))));
+    EXPECT_NE(text.find("[[null,1,null],[-0.5,2,null]]"), std::string::npos);
+    EXPECT_TRUE(text.ends_with("}\n\n"));
+  }
+}
+
+TEST_F(SglangMergedAnswer, AnItemOfABatchThatFailedIsAFailure) {
+  start(R"({"text":["a","b"],"return_logprob":true})");
+  const auto actions =
+      decode_done(R"([{"meta_info":{}},{"meta_info":{"finish_reason":{"type":"abort","status_code":503}}}])");
+  EXPECT_EQ(only(actions, Action::Kind::fail).status, 503U);
+}
+
 TEST_F(SglangMergedAnswer, AnErrorBeforePrefillIsDoneStillHasAStatus) {
   start(kStream);
   exchange_->deliver(head(decode_.id));
