@@ -195,7 +195,11 @@ void DisaggregatedExchange::give_up(Leg& leg, GiveUp how) {
   leg.given_up = true;
   leg.wake.notify();
   if (!leg.upstream || leg.finished) return;
-  const bool may_linger = how == GiveUp::may_linger && leg.linger.count() > 0 && !services_.ending;
+  // Whoever wants to know when a request is out has a step to take then, which is not taken any more: the
+  // engine would get a request that nobody completes.
+  const bool waits_for_step = (leg.flags & HANDOFF_LEG_WANT_SENT) != 0 && !leg.upstream->request_sent();
+  const bool may_linger =
+      how == GiveUp::may_linger && leg.linger.count() > 0 && !waits_for_step && !services_.ending;
   if (may_linger && leg.upstream->body_bytes() == 0) {
     services_.counters.add("lingering_legs");
     services_.lingering.insert(&*leg.upstream);

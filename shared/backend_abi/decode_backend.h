@@ -300,10 +300,10 @@ typedef struct handoff_leg {
   uint32_t port;   /* 0: the target's own; else another port of the same host */
   uint32_t reply;  /* HANDOFF_REPLY_* */
   uint32_t flags;  /* HANDOFF_LEG_* */
-  /* If the client leaves, or gets another answer, before a byte of the reply's body came: go on connecting,
-   * sending and reading until that byte or for this long, then close. 0, or cancel(): close at once. It is
-   * for requests that free something elsewhere by being accepted, so it holds from start() on, not only once
-   * the request is out. The reply's head does not end it: engines send that of a stream early. */
+  /* If the client leaves, or gets another answer, before a byte of the reply's body (heads come early): go on
+   * connecting, sending and reading until that byte or for this long, then close. 0, or cancel(): close at
+   * once. For requests that free something elsewhere by being accepted: it holds from start() on. A WANT_SENT
+   * leg of which nothing is sent is closed at once: the backend's next step can't follow. */
   uint32_t linger_ms;
   uint32_t deadline_ms; /* for the whole leg; 0: the sidecar's setting for the role */
   uint32_t reserved;

@@ -87,6 +87,27 @@ def leave_before_decode_is_reached(own, door, path, leave="close", headers=(), b
     return prefill, sidecar
 
 
+@pytest.mark.parametrize("leave", ["close", "reset"])
+def test_t51_client_leaves_before_generation_first_has_asked_generation(own, leave):
+    """Nobody would ask context for the blocks that generation would wait for."""
+    door = ClosedDoor()
+    context = own.engine("--engine", "trtllm", "--role", "producer")
+    sidecar = own.sidecar(door.port, {"DYN_SIDECAR_BACKEND": "trtllm", "DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first",
+                                      "DYN_SIDECAR_READY_INTERVAL_MS": "3600000"})
+    client = sidecar.connect()
+    client.send(wire("POST", "/v1/completions", [("Content-Type", "application/json"),
+                                                 ("x-prefiller-host-port", f"127.0.0.1:{context.port}")],
+                     json.dumps(PATHS["/v1/completions"]).encode()))
+    door.wait_for_callers(2)  # the health check and the exchange
+    getattr(client, leave)()
+    assert sidecar.wait_log("exchange").fields["outcome"] == "client_gone"
+    counters = sidecar.stop().fields
+    assert counters.get("lingering_legs", "0") == "0"
+    assert not [name for name in counters if name.startswith("background.")]
+    requests = context.control("GET", "/mock/requests").json["requests"]
+    assert [entry["target"] for entry in requests] == ["/server_info"]
+
+
 @pytest.mark.parametrize("path,leave", [*((path, "close") for path in PATHS), ("/v1/completions", "reset"),
                                         ("/v1/completions", "finish_sending")])
 def test_c23_c41_client_leaves_between_handoff_and_decode_and_the_handoff_is_released(own, path, leave):
