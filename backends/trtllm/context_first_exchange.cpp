@@ -1,13 +1,11 @@
 #include "backends/trtllm/context_first_exchange.hpp"
 
-#include <array>
 #include <string>
 #include <utility>
 
 #include "backends/trtllm/disagg_id.hpp"
 #include "backends/trtllm/finished_answer.hpp"
 #include "backends/trtllm/leg_bodies.hpp"
-#include "backends/trtllm/request_shape.hpp"
 
 namespace handoff::trtllm {
 
@@ -60,7 +58,8 @@ void ContextFirstExchange::on_context_done(const handoff_event& event, sdk::Turn
   const auto reply = read_context_reply(host_, sdk::view(event.body), api_);
   switch (reply.kind) {
     case ContextReply::Kind::finished:
-      answer_from_context(reply, turn);
+      phase_ = Phase::settled;
+      answer_from_context(host_, reply, body_, api_, turn);
       return;
     case ContextReply::Kind::handoff:
       start_generation(reply, turn);
@@ -80,17 +79,6 @@ void ContextFirstExchange::on_context_failed(const handoff_event& event, sdk::Tu
   }
   phase_ = Phase::settled;
   turn.fail_with_leg(leg_);
-}
-
-void ContextFirstExchange::answer_from_context(const ContextReply& reply, sdk::Turn& turn) {
-  phase_ = Phase::settled;
-  host_.count("finished_in_context");
-  const bool streamed = wants_stream(body_);
-  const std::string answer = streamed ? streamed_answer(host_, reply, body_, api_) : whole_answer(reply);
-  const std::array headers{
-      sdk::header("content-type", streamed ? "text/event-stream; charset=utf-8" : "application/json")};
-  const std::array pieces{handoff_piece{answer.data(), 0, answer.size()}};
-  turn.respond(200, headers, pieces);
 }
 
 void ContextFirstExchange::on_missing_handoff(sdk::Turn& turn) {

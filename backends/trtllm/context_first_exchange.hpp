@@ -30,7 +30,6 @@ class ContextFirstExchange final : public sdk::Exchange {
 
   void on_context_done(const handoff_event& event, sdk::Turn& turn);
   void on_context_failed(const handoff_event& event, sdk::Turn& turn);
-  void answer_from_context(const ContextReply& reply, sdk::Turn& turn);
   void on_missing_handoff(sdk::Turn& turn);
   void refuse_handoff(std::string_view defect, sdk::Turn& turn);
   void start_generation(const ContextReply& reply, sdk::Turn& turn);

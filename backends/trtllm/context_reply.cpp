@@ -1,5 +1,7 @@
 #include "backends/trtllm/context_reply.hpp"
 
+#include <algorithm>
+
 #include "backends/json_text/json_text.hpp"
 
 namespace handoff::trtllm {
@@ -34,6 +36,22 @@ bool is_id_list(std::string_view value, Api api) {
   return (!nested || cursor.take(']')) && cursor.only_space_left();
 }
 
+/// Of such a list.
+bool names_no_id(std::string_view list) {
+  return std::none_of(list.begin(), list.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// A JSON string of whole groups of four, with the bytes of at least one 32-bit integer.
+bool is_base64_of_ids(std::string_view json) {
+  auto digits = json.substr(1, json.size() - 2);
+  if (digits.empty() || digits.size() % 4 != 0) return false;
+  for (int i = 0; i < 2 && digits.back() == '='; ++i) digits.remove_suffix(1);
+  const auto is_digit = [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '+' || c == '/';
+  };
+  return digits.size() * 3 / 4 % 4 == 0 && std::all_of(digits.begin(), digits.end(), is_digit);
+}
+
 std::string_view find_params_defect(const sdk::Object& params) {
   const auto* type = params.find("request_type");
   if (!has_kind(type, HANDOFF_JSON_STRING) || params.raw(*type) != "\"context_only\"") {
@@ -56,16 +74,18 @@ std::string_view read_prompt_ids(ContextReply& reply, Api api) {
     if (base64->kind != HANDOFF_JSON_STRING) return "prompt_token_ids_b64 is not a string";
     reply.prompt_ids = reply.answer.raw(*base64);
     reply.ids_are_base64 = true;
-    return {};
+    return is_base64_of_ids(reply.prompt_ids)
+               ? std::string_view{}
+               : "prompt_token_ids_b64 is not base64 of one or more 32-bit integers";
   }
   reply.prompt_ids = reply.answer.raw(*list);
-  return is_id_list(reply.prompt_ids, api) ? std::string_view{}
-                                           : "prompt_token_ids is not a list of integers";
+  if (!is_id_list(reply.prompt_ids, api)) return "prompt_token_ids is not a list of integers";
+  return names_no_id(reply.prompt_ids) ? "prompt_token_ids is empty" : std::string_view{};
 }
 
 }  // namespace
 
-ContextReply read_context_reply(const sdk::Host& host, std::string_view text, Api api) {
+ContextReply read_completion(const sdk::Host& host, std::string_view text) {
   ContextReply reply;
   const auto invalid = [&](std::string_view defect) {
     reply.defect = defect;
@@ -73,6 +93,7 @@ ContextReply read_context_reply(const sdk::Host& host, std::string_view text, Ap
   };
   reply.answer = host.json(text);
   if (!reply.answer.is_object()) return invalid("the reply is not a JSON object");
+  if (!is_absent(reply.answer.find("error"))) return invalid("it reports an error");
   const auto* choices = reply.answer.find("choices");
   if (!has_kind(choices, HANDOFF_JSON_ARRAY)) return invalid("choices is missing or not a list");
   // What stands within the brackets is an object exactly if there is one choice.
@@ -83,16 +104,21 @@ ContextReply read_context_reply(const sdk::Host& host, std::string_view text, Ap
   const auto* reason = reply.choice.find("finish_reason");
   if (!has_kind(reason, HANDOFF_JSON_STRING)) return invalid("finish_reason is missing or not a string");
   const auto finish = reply.choice.raw(*reason);
-  if (finish != "\"length\"" && finish != "\"not_finished\"") {
-    reply.kind = Kind::finished;
-    return reply;
-  }
+  const bool goes_on = finish == "\"length\"" || finish == "\"not_finished\"";
+  reply.kind = goes_on ? Kind::missing : Kind::finished;
+  return reply;
+}
 
-  const auto* params = reply.choice.find("disaggregated_params");
-  if (is_absent(params) || json_text::is_empty_object(reply.choice.raw(*params))) {
-    reply.kind = Kind::missing;
+ContextReply read_context_reply(const sdk::Host& host, std::string_view text, Api api) {
+  auto reply = read_completion(host, text);
+  if (reply.kind != Kind::missing) return reply;
+  const auto invalid = [&](std::string_view defect) {
+    reply.kind = Kind::invalid;
+    reply.defect = defect;
     return reply;
-  }
+  };
+  const auto* params = reply.choice.find("disaggregated_params");
+  if (is_absent(params) || json_text::is_empty_object(reply.choice.raw(*params))) return reply;
   reply.params = host.json(reply.choice.raw(*params));
   if (!reply.params.is_object()) return invalid("disaggregated_params is not an object");
   if (const auto defect = find_params_defect(reply.params); !defect.empty()) return invalid(defect);

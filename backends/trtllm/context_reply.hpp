@@ -26,6 +26,11 @@ struct ContextReply {
   bool ids_are_base64 = false;
 };
 
+/// The gate of both schedules: `missing` is a request that goes on, with its parameters not looked at;
+/// `finished` and `invalid` as above.
+ContextReply read_completion(const sdk::Host& host, std::string_view reply);
+
+/// The same, and what is handed over.
 ContextReply read_context_reply(const sdk::Host& host, std::string_view reply, Api api);
 
 }  // namespace handoff::trtllm

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "backends/json_text/json_text.hpp"
+#include "backends/json_text/values.hpp"
+#include "backends/trtllm/request_shape.hpp"
 
 namespace handoff::trtllm {
 namespace {
@@ -43,17 +47,21 @@ std::string event_head(const sdk::Object& answer, Api api) {
   return head;
 }
 
-/// A tool call in a delta says which one it is. The context phase makes one token, so there is one at most.
+/// A tool call in a delta says which one it is.
 void copy_tool_calls(std::string& delta, const sdk::Host& host, const sdk::Object& message) {
   const auto* member = message.find("tool_calls");
   if (member == nullptr || member->kind != HANDOFF_JSON_ARRAY) return;
-  const auto list = message.raw(*member);
-  const auto call = host.json(list.substr(1, list.size() - 2));
-  if (!call.is_object()) return;
+  json_text::Items items(message.raw(*member));
+  std::string calls;
+  for (std::size_t index = 0; const auto item = items.next(); ++index) {
+    std::string call = R"({"index":)" + std::to_string(index);
+    const auto object = host.json(*item);
+    for (const std::string_view name : {"id", "type", "function"}) copy_member(call, object, name);
+    calls.append(calls.empty() ? "" : ",").append(call).append("}");
+  }
+  if (calls.empty()) return;
   if (delta.back() != '{') delta += ',';
-  delta += R"("tool_calls":[{"index":0)";
-  for (const std::string_view name : {"id", "type", "function"}) copy_member(delta, call, name);
-  delta += "}]";
+  delta.append(R"("tool_calls":[)").append(calls).append("]");
 }
 
 /// What the phase generated, as the first event has it.
@@ -94,8 +102,6 @@ bool asks_for(const sdk::Host& host, const sdk::Object& body, std::string_view o
   return member != nullptr && json_text::reads_as_true(object.raw(*member));
 }
 
-}  // namespace
-
 std::string whole_answer(const ContextReply& reply) {
   const auto& answer = reply.answer;
   const auto& choices = *answer.find("choices");
@@ -129,6 +135,19 @@ std::string streamed_answer(const sdk::Host& host, const ContextReply& reply, co
   }
   if (!usage.empty()) events.append("data: ").append(head).append(R"(,"choices":[])" + usage + "}\n\n");
   return events += "data: [DONE]\n\n";
+}
+
+}  // namespace
+
+void answer_from_context(const sdk::Host& host, const ContextReply& reply, const sdk::Object& body, Api api,
+                         sdk::Turn& turn) {
+  host.count("finished_in_context");
+  const bool streamed = wants_stream(body);
+  const std::string answer = streamed ? streamed_answer(host, reply, body, api) : whole_answer(reply);
+  const std::array headers{
+      sdk::header("content-type", streamed ? "text/event-stream; charset=utf-8" : "application/json")};
+  const std::array pieces{handoff_piece{answer.data(), 0, answer.size()}};
+  turn.respond(200, headers, pieces);
 }
 
 }  // namespace handoff::trtllm

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "backends/trtllm/context_reply.hpp"
 #include "backends/trtllm/endpoint.hpp"
 #include "shared/backend_abi/backend_sdk.hpp"
@@ -9,11 +7,9 @@
 // A request that ended in the context phase: its reply is the client's answer.
 namespace handoff::trtllm {
 
-/// The reply without what only the other engine needs.
-std::string whole_answer(const ContextReply& reply);
-
-/// The same as server-sent events: the text, the finish reason, the usage if `body` asks for it, [DONE].
-std::string streamed_answer(const sdk::Host& host, const ContextReply& reply, const sdk::Object& body,
-                            Api api);
+/// Answers the client of `body` with a finished reply, without what only the other engine needs. As a stream
+/// if it asks for one: the text, the finish reason, the usage where it is asked for, [DONE].
+void answer_from_context(const sdk::Host& host, const ContextReply& reply, const sdk::Object& body, Api api,
+                         sdk::Turn& turn);
 
 }  // namespace handoff::trtllm

@@ -1,9 +1,12 @@
 #include "backends/trtllm/generation_first_exchange.hpp"
 
 #include <array>
+#include <string>
 #include <vector>
 
+#include "backends/trtllm/context_reply.hpp"
 #include "backends/trtllm/disagg_id.hpp"
+#include "backends/trtllm/finished_answer.hpp"
 #include "backends/trtllm/leg_bodies.hpp"
 
 namespace handoff::trtllm {
@@ -125,7 +128,7 @@ void GenerationFirstExchange::start_generation(const ContextInfo& info, sdk::Tur
   }
   phase_ = Phase::pairing;
   context_leg_id_ = 0;
-  generation_done_ = false;
+  generation_done_ = generation_spoke_ = false;
   first_event_ = {};
   const auto body = generation_body(body_, std::move(params.pieces), {}, {});
   const auto headers = leg_headers(signature);
@@ -165,11 +168,12 @@ void GenerationFirstExchange::on_generation(const handoff_event& event, sdk::Tur
       if (!sdk::is_success(event.status)) give_generations_answer(turn);
       return;
     case HANDOFF_EVENT_LEG_BODY:
+      generation_spoke_ = true;
       if (first_event_.take(sdk::view(event.body)) && is_error(host_, first_event_.data()))
         give_generations_answer(turn);
       return;
     case HANDOFF_EVENT_LEG_DONE:
-      generation_done_ = true;
+      generation_done_ = generation_spoke_ = true;
       // A complete answer without a context request is not what the protocol has, but it is an answer.
       if (context_leg_id_ == 0) give_generations_answer(turn);
       return;
@@ -196,26 +200,42 @@ void GenerationFirstExchange::on_context(const handoff_event& event, sdk::Turn& 
   if (event.kind == HANDOFF_EVENT_LEG_FAILED) {
     on_failed(event, turn);
   } else if (event.kind == HANDOFF_EVENT_LEG_DONE) {
-    const bool is_answer = host_.json(sdk::view(event.body)).find("choices") != nullptr;
-    if (sdk::is_success(event.status) && is_answer) {
-      memory_.confirm(context_endpoint_, info_, event.now_ms);  // generation found it there
-      relay_generation(turn);
-      return;
-    }
-    phase_ = Phase::settled;
-    memory_.forget(context_endpoint_);
-    if (!sdk::is_success(event.status)) {
-      // It has refused: generation would wait for blocks that nobody sends.
-      if (!generation_done_) turn.cancel(generation_leg_);
-      turn.fail_with_leg(context_leg_id_);
-      return;
-    }
-    host_.count("invalid_handoff");
-    turn.fail({.status = 502,
-               .code = "invalid_prefill_handoff",
-               .message = "The context engine's reply is no completion.",
-               .leg = context_leg_id_});
+    on_context_reply(event, turn);
   }
+}
+
+void GenerationFirstExchange::on_context_reply(const handoff_event& event, sdk::Turn& turn) {
+  const auto text = sdk::view(event.body);
+  const auto reply = read_completion(host_, text);
+  const bool success = sdk::is_success(event.status);
+  if (success && reply.kind != ContextReply::Kind::invalid) {
+    memory_.confirm(context_endpoint_, info_, event.now_ms);  // it is the engine that was asked
+    if (reply.kind == ContextReply::Kind::finished && !generation_spoke_) {
+      answer_finished(reply, turn);
+    } else {
+      relay_generation(turn);
+    }
+    return;
+  }
+  phase_ = Phase::settled;
+  memory_.forget(context_endpoint_);
+  // It has refused: generation would wait for blocks that nobody sends. A reply that can't be read may have
+  // sent them: then generation is left to linger.
+  if ((!success || is_error(host_, text)) && !generation_done_) turn.cancel(generation_leg_);
+  if (!success) {
+    turn.fail_with_leg(context_leg_id_);
+    return;
+  }
+  host_.count("invalid_handoff");
+  const std::string message = "The context engine's reply can't be used: " + std::string(reply.defect) + ".";
+  turn.fail({.status = 502, .code = "invalid_prefill_handoff", .message = message, .leg = context_leg_id_});
+}
+
+/// The request ended with its first token: no blocks are on their way, and generation waits for them.
+void GenerationFirstExchange::answer_finished(const ContextReply& reply, sdk::Turn& turn) {
+  phase_ = Phase::settled;
+  turn.cancel(generation_leg_);
+  answer_from_context(host_, reply, body_, api_of(sdk::view(request_.path)), turn);
 }
 
 void GenerationFirstExchange::on_failed(const handoff_event& event, sdk::Turn& turn) {
@@ -240,8 +260,9 @@ void GenerationFirstExchange::on_end(const handoff_event& event, sdk::Turn& turn
   const bool pairing = phase_ == Phase::pairing;
   phase_ = Phase::settled;
   if (!pairing || event.outcome != HANDOFF_OUTCOME_CLIENT_GONE) return;
+  if ((event.flags & HANDOFF_REQUEST_SENT) == 0) return;  // neither engine has heard of the request
   host_.count("generation_lingers");
-  if (context_leg_id_ != 0 || (event.flags & HANDOFF_REQUEST_SENT) == 0) return;
+  if (context_leg_id_ != 0) return;
   // Generation has the request and waits for its blocks: only context can end that.
   const std::string params = context_params(disagg_id_, Schedule::generation_first);
   const auto body = context_body(body_, params);

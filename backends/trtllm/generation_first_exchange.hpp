@@ -6,6 +6,7 @@
 
 #include "backends/json_text/first_event.hpp"
 #include "backends/trtllm/context_info.hpp"
+#include "backends/trtllm/context_reply.hpp"
 #include "backends/trtllm/endpoint.hpp"
 #include "backends/trtllm/settings.hpp"
 #include "shared/backend_abi/backend_sdk.hpp"
@@ -35,6 +36,8 @@ class GenerationFirstExchange final : public sdk::Exchange {
   void start_context(sdk::Turn& turn);
   void on_generation(const handoff_event& event, sdk::Turn& turn);
   void on_context(const handoff_event& event, sdk::Turn& turn);
+  void on_context_reply(const handoff_event& event, sdk::Turn& turn);
+  void answer_finished(const ContextReply& reply, sdk::Turn& turn);
   void give_generations_answer(sdk::Turn& turn);
   void relay_generation(sdk::Turn& turn);
   void on_failed(const handoff_event& event, sdk::Turn& turn);
@@ -55,6 +58,7 @@ class GenerationFirstExchange final : public sdk::Exchange {
   std::uint32_t context_leg_id_ = 0;  ///< 0: not started yet
   std::string disagg_id_;
   json_text::FirstEvent first_event_;  ///< of generation's reply: it may be an error
+  bool generation_spoke_ = false;      ///< a byte of its reply's body is there: so are its blocks
   bool generation_done_ = false;
   bool tried_again_ = false;
 };

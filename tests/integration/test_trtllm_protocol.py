@@ -424,6 +424,30 @@ def test_t51_client_that_leaves_lets_the_transfer_end(own_rig, stream):
     assert_sound(rig)
 
 
+@STREAMS
+@BOTH_PATHS
+def test_t56_request_that_ends_in_context_ends_generation_first_too(own_rig, path, stream):
+    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"})
+    words = "[[eos-first]] Tell me"
+    prompt = {"prompt": words} if path == "/v1/completions" else {"messages": [{"role": "user", "content": words}]}
+    answer = rig.post({**BODIES[path], **prompt, "stream": stream}, path)
+    assert answer.status == 200 and text_of(path, answer) == ""
+    assert b'"finish_reason":"stop"' in answer.body.replace(b" ", b"")
+    assert b"disaggregated_params" not in answer.body and b"prompt_token_ids" not in answer.body
+    rig.wait_tidy()
+    assert_sound(rig)
+
+
+@pytest.mark.parametrize("body", [{"choices": []}, {"choices": [{"finish_reason": "stop"}], "error": {"code": 500}}],
+                         ids=["no-choice", "error"])
+def test_t55_context_reply_that_goes_nowhere_is_told_at_once(own_rig, body):
+    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"})
+    rig.prefill.fault(action="status", status=200, body=json.dumps(body), match={"role": "prefill"})
+    rig.post(CHAT, "/v1/chat/completions").refused(502, "invalid_prefill_handoff")
+    if "error" in body:
+        rig.decode.wait(requests=0, blocks_free="all")
+
+
 # ------------------------------------------------------------------------------------------------------------- the rest
 
 def test_other_paths_pass_through(rig):

@@ -116,11 +116,15 @@ TEST_F(FinishedInContext, TextToolCallsAndLogprobsArrive) {
       streamed(kChat, R"({"stream":true})",
                "{\"id\":\"c\",\n\"choices\":[\n{\"message\":{\"role\":\"assistant\",\"content\":null,\n"
                "\"tool_calls\":[{\"id\":\"t\",\n\"type\":\"function\",\"function\":{\"name\":\"f\",\n"
-               "\"arguments\":\"{}\"}}]},\"finish_reason\":\"tool_calls\"}]}");
+               "\"arguments\":\"{}\"}},{\"id\":\"u\",\"function\":{\"name\":\"g, "
+               "[\"}}]},\"finish_reason\":\"tool_calls\"}]}");
   ASSERT_EQ(call.size(), 2U);
   const auto delta = call[0]["choices"][0]["delta"];
   EXPECT_EQ(delta["tool_calls"][0]["index"], 0);
   EXPECT_EQ(delta["tool_calls"][0]["function"]["name"], "f");
+  ASSERT_EQ(delta["tool_calls"].size(), 2U);
+  EXPECT_EQ(delta["tool_calls"][1]["index"], 1);
+  EXPECT_EQ(delta["tool_calls"][1]["function"]["name"], "g, [");
   EXPECT_EQ(call[1]["choices"][0]["finish_reason"], "tool_calls");
 }
 

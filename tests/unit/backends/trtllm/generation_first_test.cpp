@@ -238,12 +238,77 @@ TEST_F(GenerationFirst, ClientThatLeavesBetweenTheLegsLetsContextFinish) {
   EXPECT_EQ(OrderedJson::parse(action.leg.body)["disaggregated_params"]["request_type"], "context_only");
 }
 
+// T51: the sidecar closes a leg of which nothing was sent, so nobody waits for context.
+TEST_F(GenerationFirst, ClientThatLeavesBeforeGenerationWasAskedLeavesNothing) {
+  const auto exchange = begin(kChat, kAsk);
+  EXPECT_EQ(only(exchange->deliver(leg_done(1, 200, kInfo))).leg.id, 2U);
+  EXPECT_TRUE(exchange->deliver(ended(HANDOFF_OUTCOME_CLIENT_GONE)).empty());
+  EXPECT_EQ(host_.counts["generation_lingers"], 0);
+}
+
 // T53: context has answered something that is no completion; blocks may be with generation all the same.
 TEST_F(GenerationFirst, ContextReplyThatIsNoCompletionIsRefused) {
   const auto exchange = pairing();
   const auto action = only(exchange->deliver(leg_done(3, 200, "<html>")));
   EXPECT_EQ(action.kind, Kind::fail);
   EXPECT_EQ(action.code, "invalid_prefill_handoff");
+}
+
+// T55: the gate of context first holds here too.
+TEST_F(GenerationFirst, ContextReplyThatGoesNowhereIsToldAtOnce) {
+  for (const std::string reply : {R"({"choices":[]})", R"({"choices":[{"index":0}]})", R"({"choices":[7]})",
+                                  R"({"choices":[{"finish_reason":"length"},{"finish_reason":"length"}]})"}) {
+    const auto action = only(pairing()->deliver(leg_done(3, 200, reply)));
+    EXPECT_EQ(action.kind, Kind::fail) << reply;
+    EXPECT_EQ(action.status, 502U);
+    EXPECT_EQ(action.code, "invalid_prefill_handoff");
+  }
+}
+
+// T55: whoever reports an error sends no blocks.
+TEST_F(GenerationFirst, ContextThatReportsAnErrorWithStatus200ClosesGeneration) {
+  for (const std::string reply :
+       {R"({"choices":[{"finish_reason":"length"}],"error":{"code":500}})", R"({"error":"x"})"}) {
+    const auto actions = pairing()->deliver(leg_done(3, 200, reply));
+    ASSERT_EQ(actions.size(), 2U) << reply;
+    EXPECT_EQ(actions[0].kind, Kind::cancel);
+    EXPECT_EQ(actions[0].leg_id, 2U);
+    EXPECT_EQ(actions[1].code, "invalid_prefill_handoff");
+  }
+}
+
+// T56
+TEST_F(GenerationFirst, RequestThatEndsInTheContextPhaseIsAnsweredFromThere) {
+  host_.now_ms = 1;
+  std::uint32_t next = 0;
+  for (const std::string finish : {"stop", "error"}) {
+    const auto exchange = begin(kChat, kAsk);
+    if (exchange->begin_actions()[0].leg.name == "server_info") {
+      exchange->deliver(leg_done(1, 200, kInfo));
+      next = 2;
+    } else {
+      next = 1;
+    }
+    EXPECT_EQ(only(exchange->deliver(sent(next))).leg.id, next + 1);
+    EXPECT_TRUE(exchange->deliver(head(next, 200)).empty()) << "comes before the blocks";
+    const auto actions = exchange->deliver(leg_done(next + 1, 200, context_reply(kContextParams, finish)));
+    ASSERT_EQ(actions.size(), 2U) << finish;
+    EXPECT_EQ(actions[0].kind, Kind::cancel);
+    EXPECT_EQ(actions[0].leg_id, next);
+    EXPECT_EQ(actions[1].kind, Kind::respond);
+    EXPECT_EQ(actions[1].body.find("disaggregated_params"), std::string::npos);
+    EXPECT_NE(actions[1].body.find("data: [DONE]"), std::string::npos) << "as the client asked";
+  }
+  EXPECT_EQ(host_.counts["finished_in_context"], 2);
+}
+
+// T56: it has its blocks then, so its answer is as good, and the client's stream may be on its way.
+TEST_F(GenerationFirst, GenerationThatSpeaksFirstIsTheAnswerOfAFinishedRequest) {
+  const auto exchange = pairing();
+  EXPECT_TRUE(exchange->deliver(piece(2, "data: {\"choices\":[]}\n\n")).empty());
+  const auto action = only(exchange->deliver(leg_done(3, 200, context_reply(kContextParams, "stop"))));
+  EXPECT_EQ(action.kind, Kind::relay);
+  EXPECT_EQ(action.leg_id, 2U);
 }
 
 class GenerationFirstSigned : public GenerationFirst {

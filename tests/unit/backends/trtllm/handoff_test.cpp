@@ -136,6 +136,10 @@ TEST_F(Handoff, DefectsNameTheField) {
   for (const std::string bad : {"[1.0]", "[-1]", "[\"1\"]", "[[1]]", "[1,null]", "{}", "\"AQ\"", "7"}) {
     EXPECT_NE(with_ids(R"("prompt_token_ids":)" + bad).find("list of integers"), std::string::npos) << bad;
   }
+  EXPECT_NE(with_ids(R"("prompt_token_ids":[ ])").find("empty"), std::string::npos);
+  for (const std::string bad : {"\"\"", "\"###\"", "\"####\"", "\"AQAA\"", "\"AQAAA===\"", "\"AQ=AAA==\""}) {
+    EXPECT_NE(with_ids(R"("prompt_token_ids_b64":)" + bad).find("base64"), std::string::npos) << bad;
+  }
 }
 
 // T12: replies that are none
@@ -144,11 +148,12 @@ TEST_F(Handoff, RepliesOfAnotherShapeAreRefused) {
        {"", "null", "[]", "{", "data: {}\n\ndata: [DONE]\n\n", R"({"choices":null})", R"({"choices":[]})",
         R"({"choices":[1]})", R"({"choices":[{"finish_reason":"stop"},{"finish_reason":"stop"}]})",
         R"({"choices":[{"text":"x"}]})", R"({"choices":[{"finish_reason":null}]})",
+        R"({"choices":[{"finish_reason":"stop"}],"error":{"code":500}})",
         // another engine's handoff
         R"({"choices":[],"kv_transfer_params":{"do_remote_prefill":true}})"}) {
     defect(reply);
   }
-  EXPECT_EQ(host_.counts["invalid_handoff"], 12);
+  EXPECT_EQ(host_.counts["invalid_handoff"], 13);
 }
 
 // T13: an opaque state of megabytes
