@@ -28,6 +28,15 @@ struct Rule {
 /// repeated name: it must not matter which one an engine takes.
 std::string_view first_reason(const sdk::Object& object, std::span<const Rule> rules);
 
+/// What a schema allows in `stream_options` beside `include_usage` and `continuous_usage_stats`.
+enum class OtherOptions : std::uint8_t { allowed, refused };
+
+/// Why an engine would refuse the request for its `stream` and `stream_options`, as a decode-only reason;
+/// empty if it would not. The first leg gets neither, so it would accept what the second refuses, with a
+/// handoff in between that nobody takes. Spellings of false that are none in JSON count as a reason:
+/// decode-only is always right.
+std::string_view stream_reason(const sdk::Host& host, const sdk::Object& body, OtherOptions others);
+
 /// Whether any member of that name holds a value: no null and no `{}`. The sidecar refuses a client's handoff
 /// unless it is told to trust its clients; then the client runs its own protocol, and ours would overwrite
 /// it.

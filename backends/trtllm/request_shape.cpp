@@ -25,8 +25,10 @@ constexpr std::array kRules{
 
 }  // namespace
 
-std::string_view decode_only_reason(const sdk::Object& body, Api api) {
+std::string_view decode_only_reason(const sdk::Host& host, const sdk::Object& body, Api api) {
   if (const auto reason = field_rules::first_reason(body, kRules); !reason.empty()) return reason;
+  const auto stream = field_rules::stream_reason(host, body, field_rules::OtherOptions::refused);
+  if (!stream.empty()) return stream;
   if (field_rules::brings(body, "disaggregated_params")) return "client_handoff";
   if (api != Api::completions) return {};
   PromptCount prompts = PromptCount::none;

@@ -9,7 +9,7 @@ namespace handoff::trtllm {
 
 /// Why this request must run on the generation engine alone, as a counter's name; empty when a handoff can
 /// carry it. Values that can't be judged count as a reason: decode-only is always right.
-std::string_view decode_only_reason(const sdk::Object& body, Api api);
+std::string_view decode_only_reason(const sdk::Host& host, const sdk::Object& body, Api api);
 
 /// Whether the client wants server-sent events.
 bool wants_stream(const sdk::Object& body);

@@ -91,7 +91,7 @@ class TrtllmBackend {
       return nullptr;
     }
     const Api api = api_of(sdk::view(request.path));
-    if (const auto reason = decode_only_reason(body, api); !reason.empty()) {
+    if (const auto reason = decode_only_reason(host_, body, api); !reason.empty()) {
       turn.decode_only(reason, headers);
       return nullptr;
     }

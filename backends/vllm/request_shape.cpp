@@ -67,6 +67,9 @@ std::string_view generate_reason(const sdk::Host& host, const sdk::Object& body)
 std::string_view decode_only_reason(const sdk::Host& host, const sdk::Object& body,
                                     const Endpoint& endpoint) {
   if (brings(body, "kv_transfer_params")) return "client_handoff";
+  if (const auto reason = field_rules::stream_reason(host, body, field_rules::OtherOptions::allowed);
+      !reason.empty())
+    return reason;
   if (endpoint.has_sampling_params) return generate_reason(host, body);
   if (endpoint.path == kResponsesPath) return first_reason(body, kResponsesRules);
   if (endpoint.path == kMessagesPath) return {};  // none of the fields exists there

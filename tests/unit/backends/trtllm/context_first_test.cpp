@@ -185,6 +185,22 @@ TEST_F(ContextFirst, RequestsThatAHandoffCantCarryRunDecodeOnly) {
   EXPECT_EQ(decode_only_reason(kChat, R"({"prompt_logprobs":1})"), "prompt_logprobs");
   EXPECT_EQ(decode_only_reason(kChat, R"({"disaggregated_params":{"request_type":"context_only"}})"),
             "client_handoff");
+  // Context gets neither member, so it would accept what generation refuses.
+  for (const std::string bad : {R"("xyz")", "7", "{}", "\"false\"", "0"}) {
+    EXPECT_EQ(decode_only_reason(kChat, R"({"stream":)" + bad + "}"), "stream") << bad;
+  }
+  for (const std::string bad :
+       {R"({"stream_options":{}})", R"({"stream":false,"stream_options":{"include_usage":true}})",
+        R"({"stream":true,"stream_options":7})", R"({"stream":true,"stream_options":{"include_usage":"x"}})",
+        R"({"stream":true,"stream_options":{"unheard_of":true}})",
+        R"({"stream":true,"stream_options":{},"stream_options":7,"stream_options":{}})"}) {
+    EXPECT_EQ(decode_only_reason(kChat, bad), "stream_options") << bad;
+  }
+  for (const std::string good :
+       {R"({"stream":null,"stream_options":null})", R"({"stream":"on","stream_options":{}})",
+        R"({"stream_options":{"include_usage":true,"continuous_usage_stats":null},"stream":true})"}) {
+    EXPECT_EQ(decode_only_reason(kChat, good), "") << good;
+  }
   for (const std::string body : {R"({"n":1,"best_of":1.0,"use_beam_search":false,"echo":null})",
                                  R"({"prompt":"a"})", R"({"prompt":["a"]})", R"({"prompt":[1,2]})",
                                  R"({"disaggregated_params":null})", R"({"disaggregated_params":{ }})"}) {

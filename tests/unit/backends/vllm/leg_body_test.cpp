@@ -109,9 +109,9 @@ std::vector<EditRow> edit_rows() {
        R"({"stream":true,"max_tokens":3,"stream":true,"max_tokens":4})",
        R"({"stream":false,"max_tokens":1,"stream":false,"max_tokens":1,)" + ask + "}",
        R"({"stream":true,"max_tokens":3,"stream":true,"max_tokens":4,)" + have + "}"},
-      {"C48 escaped names", kChat, R"({"max\u005ftokens":3,"\u0073tream_options":{}})",
-       R"({"max\u005ftokens":1,"stream":false,)" + ask + "}",
-       R"({"max\u005ftokens":3,"\u0073tream_options":{},)" + have + "}"},
+      {"C48 escaped names", kChat, R"({"max\u005ftokens":3,"\u0073tream":true,"\u0073tream_options":{}})",
+       R"({"max\u005ftokens":1,"\u0073tream":false,)" + ask + "}",
+       R"({"max\u005ftokens":3,"\u0073tream":true,"\u0073tream_options":{},)" + have + "}"},
       {"C48 white space", kChat, "\n{ }\t", "\n{\"stream\":false,\"max_tokens\":1," + ask + " }\t",
        "\n{" + have + " }\t"},
   };

@@ -79,6 +79,19 @@ INSTANTIATE_TEST_SUITE_P(Truncation, VllmRequestShapeRows,
                                            ShapeRow{kResponses, R"({"truncation":"disabled"})", ""},
                                            ShapeRow{kResponses, R"({"truncation":"auto"})", "truncation"}));
 
+// C87: prefill gets neither member, so it would accept what decode refuses.
+INSTANTIATE_TEST_SUITE_P(
+    Streams, VllmRequestShapeRows,
+    ::testing::Values(ShapeRow{kChat, R"({"stream":true,"stream_options":{"include_usage":true}})", ""},
+                      ShapeRow{kChat, R"({"stream":true,"stream_options":{"unheard_of":7}})", ""},
+                      ShapeRow{kChat, R"({"stream":null,"stream_options":null})", ""},
+                      ShapeRow{kChat, R"({"stream":"xyz"})", "stream"},
+                      ShapeRow{kMessages, R"({"stream":7})", "stream"},
+                      ShapeRow{kChat, R"({"stream_options":{"include_usage":true}})", "stream_options"},
+                      ShapeRow{kCompletions, R"({"stream":true,"stream_options":7})", "stream_options"},
+                      ShapeRow{kGenerate, R"({"stream":true,"stream_options":{"include_usage":"x"}})",
+                               "stream_options"}));
+
 // C37
 INSTANTIATE_TEST_SUITE_P(
     Responses, VllmRequestShapeRows,
