@@ -46,9 +46,9 @@ constexpr std::array kConfigKeys{
         .name = sdk::bytes(kAuthKeyFileKey),
         .accepts = {},
         .default_value = {},
-        .help =
-            sdk::bytes("File with the engines' internal_request_auth_key, with which handoffs are signed; "
-                       "line ends after the key are left out."),
+        .help = sdk::bytes("File with the engines' internal_request_auth_key, with which handoffs are "
+                           "signed: one line, read "
+                           "at start only."),
         .kind = HANDOFF_CONFIG_FILE,
         .flags = HANDOFF_CONFIG_SECRET,
     },
@@ -70,7 +70,10 @@ Settings read_settings(const sdk::Config& config) {
   settings.on_missing_handoff = missing_handoff::read_policy(config);
   const auto file = config.get(kAuthKeyFileKey);
   settings.auth_key = file.substr(0, file.find_last_not_of("\r\n") + 1);
-  if (!file.empty() && settings.auth_key.empty()) refuse(kAuthKeyFileKey, "names a file without a key");
+  if (!file.empty() && settings.auth_key.find_first_not_of(" \t\r\n") == std::string::npos)
+    refuse(kAuthKeyFileKey, "names a file without a key");
+  if (settings.auth_key.find_first_of("\r\n") != std::string::npos)
+    refuse(kAuthKeyFileKey, "names a file of more than one line; accepts: a file with the key alone");
   return settings;
 }
 

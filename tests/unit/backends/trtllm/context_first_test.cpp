@@ -259,6 +259,9 @@ TEST_F(ContextFirst, StartIsRefusedForSettingsThatItDoesNotKnow) {
        std::vector<std::pair<std::string, std::string>>{{"DYN_SIDECAR_TRTLLM_SCHEDULE", "both"},
                                                         {"DYN_SIDECAR_TRTLLM_SCHEDULE", ""},
                                                         {"DYN_SIDECAR_TRTLLM_AUTH_KEY_FILE", "\n\r\n"},
+                                                        {"DYN_SIDECAR_TRTLLM_AUTH_KEY_FILE", " \t \n"},
+                                                        {"DYN_SIDECAR_TRTLLM_AUTH_KEY_FILE", "key\nother\n"},
+                                                        {"DYN_SIDECAR_TRTLLM_AUTH_KEY_FILE", "\nkey\n"},
                                                         {"DYN_SIDECAR_ON_MISSING_HANDOFF", "ignore"}}) {
     const Backend refused(plugin_, host_, {{key, value}});
     EXPECT_FALSE(refused.created()) << key << "=" << value;
