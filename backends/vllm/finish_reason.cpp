@@ -14,6 +14,15 @@ std::string_view finish_reason(const sdk::Host& host, std::string_view json) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
+bool is_answer(const sdk::Host& host, std::string_view json, const Endpoint& endpoint) {
+  if (is_error(host, json)) return false;
+  const bool responses = endpoint.path == kResponsesPath;
+  if (!responses && endpoint.path != kMessagesPath) return !finish_reason(host, json).empty();
+  const auto answer = host.json(json);
+  const auto* parts = answer.find(responses ? "output" : "content");
+  return parts != nullptr && parts->kind == HANDOFF_JSON_ARRAY;
+}
+
 bool is_error(const sdk::Host& host, std::string_view json) {
   const auto object = host.json(json);
   const auto* error = object.find("error");

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "backends/vllm/endpoint.hpp"
 #include "shared/backend_abi/backend_sdk.hpp"
 
 namespace handoff::vllm {
@@ -9,6 +10,10 @@ namespace handoff::vllm {
 /// `finish_reason` of the only choice, without quotes; empty where there is none (yet). A view of `json`,
 /// valid until the entry returns.
 std::string_view finish_reason(const sdk::Host& host, std::string_view json);
+
+/// Whether a whole reply of that path has an answer in it: no error, and a choice with a finish reason, or
+/// what the path has instead of choices.
+bool is_answer(const sdk::Host& host, std::string_view json, const Endpoint& endpoint);
 
 /// Whether the object is an error in spite of its status.
 bool is_error(const sdk::Host& host, std::string_view json);

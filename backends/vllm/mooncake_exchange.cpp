@@ -87,7 +87,15 @@ void MooncakeExchange::start_with(const std::vector<PrefillRank>& ranks, bool fr
 }
 
 void MooncakeExchange::on_prefill_reply(const handoff_event& event, sdk::Turn& turn) {
-  const auto reason = finish_reason(host_, sdk::view(event.body));
+  const auto reply = sdk::view(event.body);
+  if (!decode_done_ && !is_answer(host_, reply, endpoint_)) {
+    // An error with status 200, say: nobody sends the blocks that decode waits for.
+    forget();
+    give_up_decode(turn);
+    fail_invalid("The prefill engine's reply has no answer.", prefill_leg_, turn);
+    return;
+  }
+  const auto reason = finish_reason(host_, reply);
   // Prefill hands over only what the token limit ended; decode would wait for the rest until its time is
   // over. Paths without choices have no such reason.
   if (reason.empty() || reason == "length" || decode_done_) {

@@ -82,11 +82,11 @@ void PairExchange::prefill_is_done(sdk::Turn& turn) {
 void PairExchange::on_decode(const handoff_event& event, sdk::Turn& turn) {
   switch (event.kind) {
     case HANDOFF_EVENT_LEG_HEAD:
-      if (!sdk::is_success(event.status)) on_decode_refused(turn);
+      if (!sdk::is_success(event.status)) on_decode_refused(event.status / 100 == 4, turn);
       return;
     case HANDOFF_EVENT_LEG_BODY:
       if (first_event_.take(sdk::view(event.body)) && is_error(host_, first_event_.data())) {
-        on_decode_refused(turn);
+        on_decode_refused(/*by_status_4xx=*/false, turn);
       } else {
         on_decode_spoke(turn);
       }
@@ -116,10 +116,15 @@ void PairExchange::on_decode_spoke(sdk::Turn& turn) {
   if (prefill_done_) relay_decode(turn);
 }
 
-/// A prefill engine that was restarted has another id than we remember, which decode finds out.
-void PairExchange::on_decode_refused(sdk::Turn& turn) {
-  forget();
+/// A prefill engine that was restarted has another id than we remember, which decode finds out. Not with a
+/// 4xx: that is about the client's request, or decode's load, and would be the answer to a second pair too.
+void PairExchange::on_decode_refused(bool by_status_4xx, sdk::Turn& turn) {
   if (!prefill_done_) turn.cancel(prefill_leg_);
+  if (by_status_4xx) {
+    relay_decode(turn);
+    return;
+  }
+  forget();
   if (from_memory_ && !tried_again_) {
     give_up_decode(turn);
     start_over(turn);

@@ -70,7 +70,7 @@ class PairExchange : public sdk::Exchange {
   void on_prefill(const handoff_event& event, sdk::Turn& turn);
   void on_decode(const handoff_event& event, sdk::Turn& turn);
   void on_decode_spoke(sdk::Turn& turn);
-  void on_decode_refused(sdk::Turn& turn);
+  void on_decode_refused(bool by_status_4xx, sdk::Turn& turn);
   void start_over(sdk::Turn& turn);
   void relay_decode(sdk::Turn& turn);
 

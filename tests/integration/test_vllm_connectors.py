@@ -245,6 +245,37 @@ def test_c73_mooncake_decode_that_breaks_after_prefill_is_done(played):
         client.read_response("POST").refused(502, "decode_upstream_error")
 
 
+@pytest.mark.parametrize("reply", [b'{"error": {"message": "x", "code": 500}}', b'{"object": "error"}', b"{}"])
+def test_c85_mooncake_prefill_reply_without_an_answer_closes_decode(played, reply):
+    rig = played("mooncake")
+    with rig.start(CHAT, "/v1/chat/completions") as client:
+        rig.bootstrap.next().reply(ranks("e"))
+        prefill, decode = rig.prefill.next(), rig.decode.next()
+        decode.body()
+        prefill.reply(reply)
+        decode.wait_until_dropped()
+        client.read_response("POST").refused(502, "invalid_prefill_handoff")
+    rig.decode.expect_nothing()
+
+
+def test_c86_mooncake_decode_that_refuses_the_request_is_the_answer(played):
+    rig = played("mooncake")
+    with rig.start(CHAT, "/v1/chat/completions") as client:
+        rig.bootstrap.next().reply(ranks("e"))
+        rig.prefill.next().reply(LENGTH)
+        rig.decode.next().reply(ANSWER)
+        answered(rig, client)
+    with rig.start(CHAT, "/v1/chat/completions") as client:
+        prefill, decode = rig.prefill.next(), rig.decode.next()
+        prefill.body()
+        decode.reply(b'{"object": "error"}', status="400 Bad Request")
+        prefill.wait_until_dropped()
+        answer = client.read_response("POST")
+        assert (answer.status, answer.body) == (400, b'{"object": "error"}')
+    rig.bootstrap.expect_nothing()
+    rig.decode.expect_nothing()
+
+
 def test_c75_mooncake_without_a_bootstrap_server(played):
     rig = played("mooncake")
     rig.bootstrap.stop()

@@ -289,6 +289,60 @@ TEST_F(Mooncake, FailuresCloseTheOtherLeg) {
   EXPECT_EQ(lost_leg.exchange->deliver(lost(lost_leg.decode.id)).at(1).leg.name, "bootstrap");
 }
 
+// C85: decode would wait for ever for blocks that nobody sends.
+TEST_F(Mooncake, PrefillReplyWithoutAnAnswerClosesDecodeAndIsTold) {
+  for (const std::string reply :
+       {R"({"error":{"message":"x","code":500}})", R"({"object":"error","code":500})", "{}",
+        R"({"choices":[]})", R"({"choices":[{"finish_reason":null}]})",
+        R"({"choices":[{"finish_reason":"length"}],"error":"x"})"}) {
+    auto failing = pair();
+    const auto actions = failing.exchange->deliver(leg_done(failing.prefill.id, 200, reply));
+    ASSERT_EQ(actions.size(), 2U) << reply;
+    EXPECT_EQ(actions[0].kind, Kind::cancel);
+    EXPECT_EQ(actions[0].leg_id, failing.decode.id);
+    EXPECT_EQ(actions[1].kind, Kind::fail);
+    EXPECT_EQ(actions[1].status, 502U);
+    EXPECT_EQ(actions[1].code, "invalid_prefill_handoff");
+    EXPECT_EQ(only(begin(kChat, kShortAsk)->begin_actions()).leg.name, "bootstrap") << "forgotten";
+  }
+}
+
+// C85: answers of paths without choices, and their errors.
+TEST_F(Mooncake, AnswersOfOtherPathsAreKnown) {
+  for (const auto& [path, answer, error] : std::vector<std::array<std::string, 3>>{
+           {std::string(kResponses), R"({"status":"incomplete","error":null,"output":[]})",
+            R"({"status":"failed","error":{"code":"server_error"},"output":[]})"},
+           {std::string(kMessages), R"({"type":"message","content":[],"stop_reason":"max_tokens"})",
+            R"({"type":"error"})"},
+           {std::string(kGenerate), R"({"choices":[{"finish_reason":"length","token_ids":[1]}]})", "{}"}}) {
+    for (const bool good : {true, false}) {
+      Backend fresh(plugin_, host_, connector("mooncake"));
+      Exchange exchange(fresh, {.path = path, .body = R"({"sampling_params":{},"max_tokens":4})"});
+      const auto legs = exchange.deliver(leg_done(1, 200, kRanks));
+      ASSERT_EQ(legs.size(), 2U);
+      const auto actions = exchange.deliver(leg_done(legs[0].leg.id, 200, good ? answer : error));
+      ASSERT_EQ(actions.size(), good ? 1U : 2U) << path;
+      EXPECT_EQ(actions.back().kind, good ? Kind::relay : Kind::fail) << path;
+    }
+  }
+}
+
+// C86: the second pair would get the same answer.
+TEST_F(Mooncake, ClientErrorsOfDecodeAreItsAnswer) {
+  pair();
+  for (const auto status : {400U, 422U, 429U}) {
+    auto refused = pair();
+    EXPECT_EQ(refused.prefill.id, 1U) << "the rank is remembered, and stays so";
+    const auto actions = refused.exchange->deliver(head(refused.decode.id, status));
+    ASSERT_EQ(actions.size(), 2U);
+    EXPECT_EQ(actions[0].kind, Kind::cancel);
+    EXPECT_EQ(actions[0].leg_id, refused.prefill.id);
+    EXPECT_EQ(actions[1].kind, Kind::relay);
+    EXPECT_EQ(actions[1].leg_id, refused.decode.id);
+  }
+  EXPECT_EQ(host_.counts["started_over"], 0);
+}
+
 // C74
 TEST_F(Mooncake, CompleteAnswerWaitsForPrefill) {
   auto quick = pair();
