@@ -23,6 +23,11 @@ bool says_retryable(const handoff_event& event) {
          std::string_view("true");
 }
 
+// 503 is a full queue: those who ask a busy engine again what it is would only make it busier.
+bool may_be_of_another_engine(std::uint32_t status) {
+  return status >= 500 && status != 503;
+}
+
 // The engine's reasons are a fixed set; a counter's name must not come from the wire.
 std::string_view counter_of_reason(std::string_view reason) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kReasons{{
@@ -356,7 +361,7 @@ void SglangExchange::on_leg_failed(const handoff_event& event, sdk::Turn& turn) 
 void SglangExchange::on_rejected(const handoff_event& event, sdk::Turn& turn) {
   if (const auto reason = sdk::find_header(event.headers, event.header_count, "x-sglang-pd-reason"))
     shared_.host.count(counter_of_reason(*reason));
-  if (event.status >= 500) forget_engines();
+  if (may_be_of_another_engine(event.status)) forget_engines();
   if (says_retryable(event) && may_start_over()) {
     start_over(turn);
     return;
@@ -379,7 +384,7 @@ void SglangExchange::on_rejected(const handoff_event& event, sdk::Turn& turn) {
 
 void SglangExchange::on_reported_failure(const ReportedFailure& failure, sdk::Turn& turn) {
   shared_.host.count("decode_reported_failure");
-  if (failure.status >= 500) forget_engines();
+  if (may_be_of_another_engine(failure.status)) forget_engines();
   if (failure.retryable && may_start_over()) {
     start_over(turn);
     return;

@@ -134,6 +134,10 @@ TEST_F(SglangAsking, WhatFailedIsForgotten) {
                 exchange_->deliver(leg_done(prefill.id, 400, "{}"));
               }).empty())
       << "the client's own mistake";
+  EXPECT_TRUE(asked_after([&](const Leg& prefill, const Leg&) {
+                exchange_->deliver(leg_done(prefill.id, 503, "{}"));
+              }).empty())
+      << "a full queue";
 }
 
 // S57: an engine needs longer to start than that.
