@@ -175,7 +175,7 @@ class UpstreamLeg {
   bool nudged_ = false;
   bool silent_too_long_ = false;
   bool past_deadline_ = false;
-  bool sending_ = false;    // and waiting for room
+  bool sending_ = false;  // and waiting for room
   std::size_t in_flight_ = 0;
   bool cut_short_ = false;  // the engine answered before it had the whole request
 };

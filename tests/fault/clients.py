@@ -72,7 +72,7 @@ class Clients:
         except Broken as error:
             self.counts["broken"] += 1
             if not request.may_break():
-                self.complain(request, f"broken: {error}")
+                self.complain(request, f"broken: {error}, after {connection.answered}")
             return False
         except Nonsense as error:
             answered = False

@@ -41,6 +41,7 @@ class Connection:
         self.received = 0
         self.buffer = b""
         self.pause = 0.0  # before each read
+        self.answered = []  # statuses, for who wonders why nothing follows
         return self
 
     def send(self, data):
@@ -144,6 +145,7 @@ class Connection:
                 raise Nonsense(f"two {name}")
             answer.headers[name] = value.strip()
         answer.keep_alive = answer.header("connection").lower() != "close"
+        self.answered.append(answer.status)
         return answer
 
     async def nothing_more(self):
