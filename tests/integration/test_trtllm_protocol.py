@@ -323,6 +323,13 @@ def test_t29_requests_that_a_handoff_cant_carry_run_decode_only(rig, shape, reas
     assert rig.legs(rig.prefill) == []
 
 
+@pytest.mark.parametrize("shape", [{"stream": "xyz"}, {"stream_options": {"include_usage": True}}, {"stream": True, "stream_options": 7}],
+                         ids=["stream", "options-alone", "options"])
+def test_t29_stream_that_generation_refuses_leaves_nothing_on_context(rig, shape):
+    assert rig.post({**COMPLETION, **shape}).status == 400
+    assert rig.legs(rig.prefill) == []
+
+
 def test_t30_body_is_never_called_messagepack(rig):
     assert rig.post(CHAT, "/v1/chat/completions", [("X-TRTLLM-Msgpack", "1")]).status == 200
     assert rig.post(CHAT, "/v1/chat/completions", [("X-TRTLLM-Msgpack", "1")], disaggregated=False).status == 200
