@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import socket
 
 import pytest
 from harness.http_client import wire
@@ -436,11 +437,13 @@ def test_c28_dual_stack_listener_serves_both_families(own):
 
 def test_c28_decode_engine_that_listens_on_ipv6_only(own):
     decode = own.scripted(host="::1")
-    sidecar = own.sidecar(decode.port)
-    with sidecar.connect() as client:
-        client.send(wire("GET", "/v1/models"))
-        decode.next().reply(b"[]")
-        assert client.read_response().body == b"[]"
+    with socket.socket() as twin:  # bound and deaf, so that no server of another test gets the port's IPv4 half
+        twin.bind(("127.0.0.1", decode.port))
+        sidecar = own.sidecar(decode.port)
+        with sidecar.connect() as client:
+            client.send(wire("GET", "/v1/models"))
+            decode.next().reply(b"[]")
+            assert client.read_response().body == b"[]"
 
 
 # ------------------------------------------------------------------------------------------------ C30: adapter off, pin
