@@ -33,7 +33,7 @@ CLIENTS = int(os.environ.get("HANDOFF_FAULT_CLIENTS", "48"))
 
 SETTINGS = {
     "DYN_SIDECAR_THREADS": "2",
-    "DYN_SIDECAR_CONNECT_TIMEOUT_MS": "2000",
+    "DYN_SIDECAR_CONNECT_TIMEOUT_MS": "8000",  # of auxiliary calls too
     "DYN_SIDECAR_READ_TIMEOUT_MS": "4000",
     "DYN_SIDECAR_PREFILL_DEADLINE_MS": "8000",
     "DYN_SIDECAR_CLIENT_HEADER_TIMEOUT_MS": "30000",  # clients that the machine starves are not at fault
