@@ -30,7 +30,10 @@ sigset_t stop_signals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGHUP);
+  // Blocked, an ignored signal would be kept for us all the same; nohup wants it to have no effect.
+  struct sigaction hangup {};
+  const bool outlives_terminal = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+  if (!outlives_terminal) sigaddset(&signals, SIGHUP);
   return signals;
 }
 
