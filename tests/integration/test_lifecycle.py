@@ -237,3 +237,19 @@ def test_idle_process_ends_at_once(own):
     assert client.request("GET", "/health").status == 200
     sidecar.stop()
     client.expect_closed()
+
+
+@pytest.mark.parametrize("ignored", [True, False], ids=["ignored", "not-ignored"])
+def test_a_hangup_ends_only_who_does_not_ignore_it(own, ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)  # inherited, as from nohup
+    try:
+        sidecar = own.sidecar(1, {"DYN_SIDECAR_DRAIN_DELAY_MS": "0"})
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    sidecar.process.send_signal(signal.SIGHUP)
+    if not ignored:
+        assert sidecar.process.wait(60) == 0
+        return
+    for _ in range(20):
+        assert get(sidecar, "/health").status == 200
+    assert "draining" not in [line.name for line in sidecar.lines]
