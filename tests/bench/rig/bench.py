@@ -16,8 +16,8 @@ _PORT = re.compile(r"listening port=(\d+)")
 _CHAT = "/v1/chat/completions"
 _WARM_UP_MS = 500
 # Two ways that are compared with each other take turns, for this long at a time.
-_TURNS = 6
-_TURN_WARM_UP_MS = 100
+TURNS = 6
+TURN_WARM_UP_MS = 100
 # What a product may call to send bytes; plain write() is left out because it also wakes threads and writes logs.
 _RECEIVE_CALLS = ("recvfrom", "recvmsg", "recvmmsg", "readv")
 _SEND_CALLS = ("sendto", "sendmsg", "sendmmsg", "writev", "splice", "sendfile")
@@ -109,12 +109,12 @@ class Bench:
         turns = {way: [] for way in ways}
         with self.running(name) as target:
             self.check_handoffs(name, target)
-            for _ in range(_TURNS):
+            for _ in range(TURNS):
                 for way, headers in ways.items():
                     if way == "direct" and connections > 1:
                         continue  # only latencies are compared with it
                     turns[way].append(self.load(self.direct_engine if way == "direct" else target, connections, body_bytes,
-                                                headers=headers, seconds=self.seconds / _TURNS, warm_up_ms=_TURN_WARM_UP_MS))
+                                                headers=headers, seconds=self.seconds / TURNS, warm_up_ms=TURN_WARM_UP_MS))
         results = {}
         for way, parts in turns.items():
             if parts:

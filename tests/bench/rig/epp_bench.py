@@ -2,10 +2,11 @@
 
 import contextlib
 import os
+import statistics
 import subprocess
 
 from . import RigError
-from .bench import Bench
+from .bench import TURN_WARM_UP_MS, TURNS, Bench
 from .epp_products import Echo, Envoy, Epp, start_engines, start_tokenizer
 from .machine import free_port
 
@@ -60,18 +61,35 @@ class EppBench(Bench):
 
     def streams(self, name, streams, body_bytes=1024, extra=(), seconds=None):
         """ext_proc traffic straight to the product."""
-        seconds = seconds or self.seconds
         with self.running(name) as target:
-            command = [self.options.tool("bench-ext-proc-load"), "--port", str(target.port), "--streams", str(streams),
-                       "--body-bytes", str(body_bytes), "--milliseconds", str(int(seconds * 1000)),
-                       "--warm-up-ms", str(_WARM_UP_MS), "--watch-pids", ",".join(map(str, target.pids))]
-            if name in ("epp", "epp-tokens"):
-                command += ["--expect-prefill", "1"]
-            result = self._run_tool("ext-proc-load", command + list(extra), limit=seconds + 40)
-        if result["decisions"] == 0 and result["chunks"] == 0:
-            raise RigError(f"{name} answered nothing")
+            result = self._drive(name, target, streams, body_bytes, extra, seconds or self.seconds, _WARM_UP_MS)
         what = f"{body_bytes} B, {streams} streams" + "".join(f" {word}" for word in extra)
         return self.keep(what, name, result)
+
+    def in_turns(self, names, streams, body_bytes=1024):
+        """The products by name, each for a moment at a time in many turns: the machine's speed changes within seconds by more
+        than what the difference of two runs could show. The p50 is the median of the turns'."""
+        turns = {name: [] for name in names}
+        with contextlib.ExitStack() as stack:
+            targets = {name: stack.enter_context(self.running(name)) for name in names}
+            for _ in range(TURNS):
+                for name, target in targets.items():
+                    turns[name].append(self._drive(name, target, streams, body_bytes, (), self.seconds / TURNS, TURN_WARM_UP_MS))
+        return {name: self.keep(f"in turns, {body_bytes} B, {streams} streams", name,
+                                {"p50_us": statistics.median(part["p50_us"] for part in parts),
+                                 "turns": [part["p50_us"] for part in parts]})
+                for name, parts in turns.items()}
+
+    def _drive(self, name, target, streams, body_bytes, extra, seconds, warm_up_ms):  # pylint: disable=too-many-arguments,too-many-positional-arguments
+        command = [self.options.tool("bench-ext-proc-load"), "--port", str(target.port), "--streams", str(streams),
+                   "--body-bytes", str(body_bytes), "--milliseconds", str(int(seconds * 1000)),
+                   "--warm-up-ms", str(warm_up_ms), "--watch-pids", ",".join(map(str, target.pids))]
+        if name in ("epp", "epp-tokens"):
+            command += ["--expect-prefill", "1"]
+        result = self._run_tool("ext-proc-load", command + list(extra), limit=seconds + 40)
+        if result["decisions"] == 0 and result["chunks"] == 0:
+            raise RigError(f"{name} answered nothing")
+        return result
 
     def through_envoy(self, name, connections, body_bytes):
         with self.running_envoy(name) as (envoy, pids):
