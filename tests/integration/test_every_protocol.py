@@ -25,9 +25,10 @@ NEVER_MS = 600_000
 
 
 class ProtocolRig(Rig):
-    def __init__(self, protocol, sidecar, prefill, decode):
+    def __init__(self, protocol, sidecar, prefill, decode, leases_may_end=False):
         super().__init__(sidecar, prefill, decode)
         self.protocol = protocol
+        self.leases_may_end = leases_may_end
 
     def fail_prefill(self, **fault):
         """Of the generation request only, not of the questions about the engine."""
@@ -54,8 +55,29 @@ class ProtocolRig(Rig):
         assert any(one in answer.error["message"] for one in roles)
 
     def wait_tidy(self, started_over=False):
-        for engine in (self.decode, self.prefill):
-            engine.wait(**self.protocol.no_request)
+        """Nothing is left. Where it takes an engine's time-out, that is over now; all else must be gone without."""
+        protocol = self.protocol
+        engines = [engine for engine in (self.decode, self.prefill) if engine is not None]
+        leases = protocol.leases_hold_no_blocks or (self.leases_may_end and not protocol.time_outs_never_matter)
+        if protocol.engines_wait_in_vain:
+            self.wait_for(engines, requests=0)  # what they have is theirs to hand over, until here
+        if protocol.engines_wait_in_vain or leases:
+            self.set_times_up(engines, waits=True, leases=False)
+            self.wait_for(engines[:1], requests=0)  # who would still ask for what is kept
+            self.wait_for(engines, **{name: 0 for name in protocol.no_request if name.startswith("transfers")})
+            self.set_times_up(engines, waits=True, leases=leases)
+        self.wait_for(engines, **protocol.no_request)
+        self.set_times_up(engines, waits=False, leases=False)
+
+    @staticmethod
+    def wait_for(engines, **conditions):
+        for engine in engines:
+            engine.wait(**conditions)
+
+    @staticmethod
+    def set_times_up(engines, **kinds):
+        for engine in engines:
+            engine.times_up(**kinds)
 
     def gone(self, client, leave):
         """The client has left, and the sidecar knows it. A half-close counts as leaving."""
@@ -69,20 +91,10 @@ def protocol(request):
 
 
 @pytest.fixture(scope="module")
-def pairs(protocol, tmp_path_factory):
-    """Engines by whether they wait as long as real ones for what does not come."""
+def engines(protocol, tmp_path_factory):
+    store = tmp_path_factory.mktemp("store")
     with contextlib.ExitStack() as stack:
-        def start(flags):
-            store = tmp_path_factory.mktemp("store")
-            return tuple(stack.enter_context(MockEngine(*protocol.flags_of(role, store, flags), binary=MOCK))
-                         for role in ("prefill", "decode"))
-
-        yield {"patient": start(()), "impatient": start(protocol.impatient)}
-
-
-@pytest.fixture
-def engines(request, pairs):
-    return pairs["impatient" if request.node.get_closest_marker("untidy") else "patient"]
+        yield tuple(stack.enter_context(MockEngine(*protocol.flags_of(role, store), binary=MOCK)) for role in ("prefill", "decode"))
 
 
 def settings_of(protocol, prefill, more):
@@ -94,7 +106,8 @@ def settings_of(protocol, prefill, more):
 def rig(request, protocol, engines, sidecar_pool, settings):
     """`untidy`: leases may end by their time, or the engines count what the test did to them."""
     prefill, decode = engines
-    rig = ProtocolRig(protocol, sidecar_pool.get(decode.port, settings_of(protocol, prefill, settings)), prefill, decode)
+    untidy = request.node.get_closest_marker("untidy") is not None
+    rig = ProtocolRig(protocol, sidecar_pool.get(decode.port, settings_of(protocol, prefill, settings)), prefill, decode, untidy)
     if {"exchange_line", "gone"} & set(request.function.__code__.co_names):
         rig.let_log_catch_up()
     for engine in engines:
@@ -109,7 +122,7 @@ def rig(request, protocol, engines, sidecar_pool, settings):
         state = engine.state()
         damage = {name: state[name] for name in protocol.damage if state[name]}
         assert not damage and state["blocks"]["leaked"] == 0, damage
-        if request.node.get_closest_marker("untidy") is None and not protocol.leases_hold_no_blocks:
+        if not untidy and not protocol.leases_hold_no_blocks:
             assert state["leases"]["expired"] == 0, "only the lease's end gave the blocks back"
 
 
@@ -255,6 +268,8 @@ def test_interim_responses_of_prefill_are_skipped(rig):
                          ids=repr)
 def test_reply_that_is_no_json_object_is_502(rig, reply, stream):
     rig.fail_prefill(action="status", status=200, body=reply)
+    if not rig.protocol.reads_prefill_reply:
+        rig.prefill.times_up(leases=False)  # decode asks for what prefill has not computed, and is not let wait
     answer = rig.post({**COMPLETION, "stream": stream})
     if rig.protocol.reads_prefill_reply:
         answer.refused(502, "invalid_prefill_handoff")
@@ -400,13 +415,13 @@ def test_decodes_error_is_relayed_as_it_is(rig, status, stream):
 
 @STREAMS
 def test_what_decode_itself_rejects_leaves_nothing(own_rig, protocol, stream):
-    waits = protocol.failed_decode_leaves_lease
-    rig = own_rig(prefill=protocol.impatient if waits else ())
+    rig = own_rig()
+    rig.leases_may_end = protocol.failed_decode_leaves_lease
     rig.fail_decode(action="reject", status=400)
     answer = rig.post({**COMPLETION, "stream": stream})
     assert answer.status == 400 and b"rejected by a fault rule" in answer.body
     rig.wait_tidy()
-    assert rig.prefill.state()["leases"]["expired"] == (1 if waits else 0)
+    assert rig.prefill.state()["leases"]["expired"] == (1 if rig.leases_may_end else 0)
 
 
 @pytest.mark.untidy
@@ -438,12 +453,12 @@ def test_decode_that_breaks_in_the_stream_is_cut(own_rig):
 
 
 def test_decode_that_cant_be_reached_is_502(own, protocol, tmp_path):
-    prefill = own.engine(*protocol.flags_of("prefill", tmp_path, protocol.impatient))
+    prefill = own.engine(*protocol.flags_of("prefill", tmp_path))
     code = "auxiliary_upstream_error" if protocol.asks_decode_first else "decode_upstream_error"
     with nobodys_port() as port:
-        rig = ProtocolRig(protocol, own.sidecar(port, settings_of(protocol, prefill, {})), prefill, None)
+        rig = ProtocolRig(protocol, own.sidecar(port, settings_of(protocol, prefill, {})), prefill, None, leases_may_end=True)
         rig.post(COMPLETION).refused(502, code)
-    prefill.wait(**protocol.no_request)
+    rig.wait_tidy()
 
 
 # ------------------------------------------------------------------------------------------------------ the client leaves

@@ -199,6 +199,17 @@ Awaitable<void> dead_route(Exchange& exchange) {
   co_await answer_json(exchange, 200, R"({"ok":true})");
 }
 
+Awaitable<void> times_up_route(Exchange& exchange) {
+  const auto body = parse_json(exchange.request.body);
+  if (!body || !body->is_object()) {
+    co_await answer_json(exchange, 400, error_text("need an object with waits and leases"));
+    co_return;
+  }
+  exchange.services.engine.set_times_up(
+      {.waits = body->value("waits", false), .leases = body->value("leases", false)});
+  co_await answer_json(exchange, 200, R"({"ok":true})");
+}
+
 // What a publisher can do to its subscribers. An empty text: done.
 std::string act_on_kv_events(Engine& engine, const Json& body) {
   KvEventPublisher* events = engine.kv_events();
@@ -258,11 +269,12 @@ struct ControlRoute {
 
 Awaitable<void> serve_control_route(Exchange& exchange) {
   static const std::map<std::string, ControlRoute> routes{
-      {"/mock/state", {"GET", state_route}},    {"/mock/requests", {"GET DELETE", requests_route}},
-      {"/mock/wait", {"GET", wait_route}},      {"/mock/faults", {"GET POST DELETE", faults_route}},
-      {"/mock/expect", {"POST", expect_route}}, {"/mock/reset", {"POST", reset_route}},
-      {"/mock/dead", {"POST", dead_route}},     {"/mock/die", {"POST", die_route}},
-      {"/mock/exit", {"POST", exit_route}},     {"/mock/kv_events", {"POST", kv_events_route}}};
+      {"/mock/state", {"GET", state_route}},       {"/mock/requests", {"GET DELETE", requests_route}},
+      {"/mock/wait", {"GET", wait_route}},         {"/mock/faults", {"GET POST DELETE", faults_route}},
+      {"/mock/expect", {"POST", expect_route}},    {"/mock/reset", {"POST", reset_route}},
+      {"/mock/dead", {"POST", dead_route}},        {"/mock/die", {"POST", die_route}},
+      {"/mock/exit", {"POST", exit_route}},        {"/mock/kv_events", {"POST", kv_events_route}},
+      {"/mock/times_up", {"POST", times_up_route}}};
   const auto route = routes.find(exchange.path);
   if (route == routes.end()) {
     co_await answer_json(exchange, 404, R"({"error":"no such control call"})");

@@ -85,6 +85,7 @@ void Engine::pin(const std::string& request_id, LeaseTable::Lease lease, std::ch
   lease.expires = Clock::now() + length;
   const auto expires = lease.expires;
   leases_.pin(request_id, std::move(lease));
+  if (times_up_.leases) leases_.expire(expires);
   arm_expiry(expires);
   notify();
 }
@@ -107,6 +108,16 @@ void Engine::arm_expiry(Clock::time_point when) {
     if (const auto next = leases_.next_expiry()) arm_expiry(*next);
     if (any) notify();
   });
+}
+
+void Engine::set_times_up(TimesUp up) {
+  times_up_ = up;
+  if (up.leases) leases_.expire(Clock::time_point::max());
+  notify();
+}
+
+Awaitable<void> Engine::wait_out(Clock::time_point until) {
+  while (!is_over(until)) co_await changed_.wait_until(until);
 }
 
 Reply Engine::state() const {

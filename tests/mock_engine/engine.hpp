@@ -85,6 +85,19 @@ class Engine {
   void pin(const std::string& request_id, LeaseTable::Lease lease, std::chrono::microseconds length);
   void extend(const std::string& request_id);
 
+  // Time-outs that a test need not wait for: while they are up, a wait that only they would end is over at
+  // once, those that run included. `waits` are for a peer, `leases` is what is kept for one.
+  struct TimesUp {
+    bool waits = false;
+    bool leases = false;
+  };
+  void set_times_up(TimesUp up);
+  // Whether a wait until `until` has run out.
+  bool is_over(Clock::time_point until) const { return times_up_.waits || Clock::now() >= until; }
+  bool lease_is_over(Clock::time_point until) const { return times_up_.leases || Clock::now() >= until; }
+  // Returns when a wait has.
+  Awaitable<void> wait_out(Clock::time_point until);
+
   // Known once the side channel listens; goes into handoffs.
   std::uint16_t side_channel_port = 0;
 
@@ -108,6 +121,7 @@ class Engine {
   ChangeSignal changed_;
   net::steady_timer expiry_timer_;
   Clock::time_point expiry_armed_ = Clock::time_point::max();
+  TimesUp times_up_;
   bool dead_ = false;
   std::string death_reason_;
 };

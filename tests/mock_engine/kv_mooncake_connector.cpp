@@ -74,7 +74,7 @@ class MooncakeReceiver {
       request.prompt_hash = prompt;
       const PullOutcome outcome = co_await take_blocks(engine_, request);
       if (outcome == PullOutcome::kUnreachable || outcome == PullOutcome::kMismatch) {
-        co_await sleep_for(std::chrono::duration_cast<std::chrono::microseconds>(gives_up - Clock::now()));
+        co_await engine_.wait_out(gives_up);
         co_return PullOutcome::kUnreachable;
       }
       if (outcome != PullOutcome::kFresh) co_return outcome;

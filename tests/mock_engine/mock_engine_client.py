@@ -101,6 +101,11 @@ class MockEngine:
         assert reply.status == 200, reply.body
         return reply.json
 
+    def times_up(self, waits=True, leases=True):
+        """Ends what only the engine's time-outs would end, until it is called with False: its waits for a peer, and its leases."""
+        reply = self.control("POST", "/mock/times_up", {"waits": waits, "leases": leases})
+        assert reply.status == 200, reply.body
+
     def fault(self, **rule):
         reply = self.control("POST", "/mock/faults", rule)
         assert reply.status == 200, reply.body

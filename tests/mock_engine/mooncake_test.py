@@ -110,8 +110,10 @@ def test_bootstrap_takes_workers_and_refuses_nonsense(pair):
 
 def test_leg_on_another_rank_is_never_found(start):
     pair = Pair(start, prefill=("--data-parallel-size", "2"))
+    pair.prefill.times_up(leases=False)
     _, decode = pair.both(*pair.bodies(rank="1"), headers={"X-data-parallel-rank": "0"})
     assert decode.status == 500
+    pair.prefill.times_up()
     on_p, on_d = pair.tidy()
     assert on_p["leases"]["expired"] == 1 and on_d["pulls"]["timed_out"] == 1
 
@@ -124,6 +126,7 @@ def test_prefill_that_never_comes(pair):
 
 
 def test_stream_says_so_inside(pair):
+    pair.prefill.times_up()
     _, body = pair.bodies(CHAT, stream=True)
     decode = pair.decode.post(CHAT, body)
     assert decode.status == 200 and "error" in decode.events()[-1]
@@ -136,6 +139,7 @@ def test_decode_that_never_comes(pair):
 
 
 def test_prefill_that_stops_by_itself_hands_over_nothing(pair):
+    pair.prefill.times_up()
     prompt = PROMPT + " [[eos-first]]"
     prefill, decode = pair.both(*pair.bodies(prompt=prompt))
     assert prefill.json["choices"][0]["finish_reason"] == "stop"
@@ -145,7 +149,7 @@ def test_prefill_that_stops_by_itself_hands_over_nothing(pair):
 
 
 def test_decode_whose_client_left_keeps_its_blocks_until_the_load_ends(start):
-    pair = Pair(start, scale=("--time-scale", "0.02"))
+    pair = Pair(start, scale=())
     prefill, decode = pair.bodies()
     with open_request(pair.decode, COMPLETIONS, decode):
         pair.prefill.wait(transfers__asked=1)
@@ -160,7 +164,8 @@ def test_both_clients_leave_and_only_time_frees_decode(pair):
     prefill, decode = pair.bodies()
     with open_request(pair.decode, COMPLETIONS, decode), open_request(pair.prefill, COMPLETIONS, prefill):
         pair.prefill.wait(transfers__asked=1)
-    pair.decode.wait(requests__aborted=1)
+    assert pair.decode.wait(requests__aborted=1)["transfers"]["orphaned"] == 1
+    pair.prefill.times_up()
     pair.tidy()
 
 
@@ -175,6 +180,7 @@ def test_rejected_decode_frees_prefill(pair):
 def test_transfer_is_used_once(pair):
     prefill, decode = pair.bodies()
     pair.both(prefill, decode)
+    pair.prefill.times_up()
     assert pair.decode.post(COMPLETIONS, decode).status == 500
     pair.tidy()
 
@@ -195,16 +201,17 @@ def test_engine_id_that_the_bootstrap_does_not_know(pair):
 
 
 def test_remembered_engine_that_was_restarted_is_waited_for(start):
-    pair = Pair(start, scale=("--time-scale", "0.005"))
+    pair = Pair(start, scale=())
     assert [reply.status for reply in pair.both(*pair.bodies())] == [200, 200]
     old, bootstrap = pair.prefill, pair.prefill.bootstrap_port
     _, stale = pair.bodies()
     old.stop()
-    pair.prefill = start(*MOONCAKE, "--role", "producer", "--mooncake-bootstrap-port", str(bootstrap), "--time-scale", "0.005")
+    pair.prefill = start(*MOONCAKE, "--role", "producer", "--mooncake-bootstrap-port", str(bootstrap))
     with open_request(pair.decode, COMPLETIONS, stale):
         pair.decode.wait(requests__running=1, transfers__loading=1)
         fresh = pair.both(*pair.bodies())
         assert [reply.status for reply in fresh] == [200, 200], "others go on"
+        pair.decode.times_up()
         state = pair.decode.wait(requests__errored=1)
     assert state["pulls"]["unreachable"] == 1
 

@@ -43,7 +43,7 @@ Awaitable<bool> has_topology(Engine& engine, std::string host, std::uint16_t por
   const std::string request = http_request_text(
       "GET", "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1", "");
   for (int tries = 0; tries < kTopologyTries; ++tries) {
-    if (tries > 0) co_await sleep_for(engine.config().scaled(1.0));
+    if (tries > 0) co_await engine.wait_out(Clock::now() + engine.config().scaled(1.0));
     const auto reply = co_await ask_http(host, port, request);
     if (reply && reply->status == 200) co_return true;
   }
@@ -114,15 +114,15 @@ Awaitable<JoinResult> join_room(Engine& engine, std::string host, std::uint16_t 
   const bool known = co_await has_topology(engine, host, port);
   if (!known) co_return JoinResult{JoinEnd::kNoHandshake, {}};
   std::string request = http_request_text("POST", "/kv_transfer", join_text(room, prompt_hash, prefill_rank));
-  auto result =
-      co_await (ask_http(host, port, std::move(request)) || sleep_for(engine.config().scaled(300.0)));
+  auto result = co_await (ask_http(host, port, std::move(request)) ||
+                          engine.wait_out(Clock::now() + engine.config().scaled(300.0)));
   if (result.index() == 1) co_return JoinResult{JoinEnd::kTimedOut, {}};
   const std::optional<HttpReply> reply = std::get<0>(std::move(result));
   const auto body = reply && reply->status == 200 ? parse_json(reply->body) : std::nullopt;
   const auto hash = body && body->is_object() ? number_in(*body, "prompt_hash") : std::nullopt;
   if (!hash) {
     // P is gone: two heartbeats, 5 s apart, have to fail before D believes it.
-    co_await sleep_for(engine.config().scaled(10.0));
+    co_await engine.wait_out(Clock::now() + engine.config().scaled(10.0));
     co_return JoinResult{JoinEnd::kLost, {}};
   }
   const auto cached = number_in(*body, "cached_tokens").value_or(0);

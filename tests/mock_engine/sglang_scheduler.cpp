@@ -158,7 +158,7 @@ Awaitable<bool> SglangScheduler::met(SglangTask& task) {
   const auto limit = engine_.config().scaled(300.0);
   const auto until = Clock::now() + limit;
   while (!rendezvous_.joined(*task.item.room, task.rank)) {
-    if (Clock::now() >= until) {
+    if (engine_.is_over(until)) {
       ++counters_.rooms_timed_out;
       fail(task, 500,
            "Prefill bootstrap failed for request rank=0 req.rid='" + task.item.rid + "' timed out after " +

@@ -122,6 +122,8 @@ def test_a_prefill_engine_that_is_nowhere_fails_the_handshake(pair):
 
 
 def test_rooms_are_compared_exactly(pair):
+    for engine in (pair.prefill, pair.decode):
+        engine.times_up()
     body = pair.body(CHAT, bootstrap_room=2**53 + 1)
     prefill, decode = pair.both(CHAT, body, {**body, "bootstrap_room": 2**53})
     assert (prefill.status, decode.status) == (500, 500)
@@ -175,6 +177,7 @@ def test_a_client_that_leaves_is_noticed_later(start):
 
 
 def test_prefill_does_not_tell_decode_that_it_refused(pair):
+    pair.decode.times_up()
     pair.prefill.fault(action="engine_error", status=503, message="The request queue is full.", match={"role": "prefill"})
     prefill, decode = pair.both(CHAT, pair.body(CHAT))
     assert prefill.status == 503 and decode.status == 500 and "timed out" in decode.json["message"]
@@ -235,6 +238,7 @@ def test_the_fake_peer_needs_no_transfer(pair):
 
 def test_typed_errors(start):
     pair = Pair(start, decode=("--typed-errors",))
+    pair.decode.times_up()
     reply = pair.decode.post(CHAT, pair.body(CHAT))
     assert reply.headers["x-sglang-pd-reason"] == "PD_TRANSFER_TIMEOUT"
     assert reply.headers["x-sglang-retryable"] == "true"

@@ -235,22 +235,28 @@ Awaitable<std::string> SideChannelServer::answer_take(Json message) {
   const std::string engine_id = message.value("engine_id", std::string());
   const std::string name = message.value("name", std::string());
   const std::uint64_t hash = std::strtoull(message.value("prompt_hash", std::string()).c_str(), nullptr, 10);
+  const bool has_limit = message.contains("wait_us");
   const auto wait = std::chrono::microseconds(message.value("wait_us", kNoLimit.count()));
   const auto until = Clock::now() + wait;
   // Undone by a destructor: the process may throw the coroutine away.
   struct Waiting {
-    std::int64_t& gauge;
-    explicit Waiting(std::int64_t& counted) : gauge(counted) { ++gauge; }
-    ~Waiting() { --gauge; }
-  } waiting(engine_.gauges().takes_waiting);
-  engine_.notify();
+    Engine& engine;
+    explicit Waiting(Engine& owner) : engine(owner) {
+      ++engine.gauges().takes_waiting;
+      engine.notify();
+    }
+    ~Waiting() {
+      --engine.gauges().takes_waiting;
+      engine.notify();
+    }
+  } waiting(engine_);
   while (!engine_.dead()) {
     if (const auto lease = find_ ? find_(engine_id, name) : std::nullopt) {
       const PullOutcome outcome = engine_.leases().pull(*lease, Json(), hash, Clock::now());
       engine_.notify();
       co_return outcome_text(outcome);
     }
-    if (Clock::now() >= until) co_return outcome_text(PullOutcome::kTimedOut);
+    if (has_limit && engine_.is_over(until)) co_return outcome_text(PullOutcome::kTimedOut);
     co_await engine_.changed().wait_until(until);
   }
   co_return R"({"error":"dead"})";

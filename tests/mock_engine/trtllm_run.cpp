@@ -61,7 +61,7 @@ Awaitable<TrtllmResult> TrtllmRun::load_kv() {
     outcome = co_await transfer(*remote);
     // With generation first the sender is only about to come.
     const bool too_early = params_.generation_first && outcome == PullOutcome::kUnknown;
-    if (!too_early || Clock::now() >= deadline) break;
+    if (!too_early || engine_.is_over(deadline)) break;
     co_await sleep_for(kPollInterval);
   }
   if (engine_.dead()) co_return TrtllmResult::kEngineDead;
@@ -83,7 +83,7 @@ Awaitable<TrtllmResult> TrtllmRun::load_kv() {
     ++engine_.counters().hung_incomplete;
   }
   place_.hang();
-  while (!engine_.dead() && Clock::now() < deadline) co_await engine_.changed().wait_until(deadline);
+  while (!engine_.dead() && !engine_.is_over(deadline)) co_await engine_.changed().wait_until(deadline);
   co_return engine_.dead() ? TrtllmResult::kEngineDead : TrtllmResult::kTimedOut;
 }
 
@@ -140,7 +140,7 @@ Awaitable<TrtllmResult> TrtllmRun::wait_until_taken() {
   while (!engine_.dead()) {
     if (!engine_.leases().is_live(lease_)) {
       lease_.clear();
-      co_return Clock::now() < deadline ? TrtllmResult::kReady : TrtllmResult::kTimedOut;
+      co_return engine_.lease_is_over(deadline) ? TrtllmResult::kTimedOut : TrtllmResult::kReady;
     }
     co_await engine_.changed().wait_until(deadline);
   }

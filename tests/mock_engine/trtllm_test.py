@@ -64,16 +64,18 @@ def test_context_that_stops_at_once_hands_nothing_over(pair):
 
 
 def test_streams_carry_no_parameters(pair):
-    context, _ = pair(both=("--time-scale", "0.01"))
+    context, _ = pair()
     events = context_of(context, body={**BODY, "stream": True}).events()
     assert not any("disaggregated_params" in json.dumps(event) for event in events)
+    context.times_up()
     context.wait(leases__expired=1, blocks_free="all")
 
 
 @pytest.mark.parametrize("changes", [{"ctx_request_id": 7}, {"ctx_request_id": float(2**53)}, {"encoded_opaque_state": "AAAA"}],
                          ids=["unknown", "rounded", "state"])
 def test_generation_hangs_on_ids_that_nobody_knows(pair, changes):
-    context, generation = pair(both=("--time-scale", "0.02"))
+    context, generation = pair()
+    generation.times_up()
     reply = generation.post(CHAT, generation_body(context_of(context), **changes))
     assert reply.status == 500 and "timed out" in reply.json["message"]
     assert generation.state()["hung_incomplete"] == 1
@@ -81,7 +83,7 @@ def test_generation_hangs_on_ids_that_nobody_knows(pair, changes):
 
 
 def test_handoff_is_good_for_one_use(pair):
-    context, generation = pair(both=("--time-scale", "0.02"))
+    context, generation = pair()
     body = generation_body(context_of(context))
     assert generation.post(CHAT, body).status == 200
     assert generation.post(CHAT, body).status == 500

@@ -3,8 +3,6 @@
 import os
 from dataclasses import dataclass, field
 
-from harness.limits import SCALE
-
 
 @dataclass(frozen=True)
 class Protocol:
@@ -29,16 +27,15 @@ class Protocol:
     # The engines lose blocks when a request is closed while they move, so it runs on until its answer begins.
     prefill_lingers: bool = False
     decode_lingers: bool = False
+    # Only an engine's own time-out ends its wait for the other one, where that can't be told that it waits in vain.
+    engines_wait_in_vain: bool = False
     # Only the engine's own time-out frees what prefill holds for a decode that failed.
     failed_decode_leaves_lease: bool = False
     # What prefill holds is a copy in host memory, which may be left to its time-out.
     leases_hold_no_blocks: bool = False
+    # Nothing is left to a time-out: what is gone sooner was ended by the sidecar.
+    time_outs_never_matter: bool = False
     no_request: dict = field(default_factory=lambda: {"requests": 0, "blocks_free": "all", "leases": 0})
-    # The engines' time-outs, real ones by default. Where one engine can't be told that the other has failed, only a time-out
-    # ends its waiting: then it is one that can be waited for.
-    patient: tuple = ()
-    # For tests that break handoffs: a time-out of half a second to wait for.
-    impatient: tuple = ("--time-scale", "0.017")
     # Counters of what engines would suffer from a careless proxy.
     damage: tuple = ("deaths", "wrong_text", "misrouted", "hung_incomplete")
 
@@ -47,9 +44,8 @@ class Protocol:
 
     def flags_of(self, role, store, more=()):
         """An engine's flags."""
-        scale = () if "--time-scale" in more else self.patient
         own = self.prefill_flags if role == "prefill" else self.decode_flags
-        return [flag.format(store=store) for flag in (*own, *scale, *more)]
+        return [flag.format(store=store) for flag in (*own, *more)]
 
 
 def _roles(*flags):
@@ -64,10 +60,8 @@ _NO_TRANSFER = {"requests": 0, "blocks_free": "all", "leases": 0, "transfers__as
                 "transfers__orphaned": 0}
 
 
-def _connector(name, *flags, scale=None, **more):
-    """A KV connector of vLLM. `scale` of its time-outs, where they must be waited for: a second or so."""
-    if scale is not None:
-        more["patient"] = more["impatient"] = ("--time-scale", str(scale * SCALE))
+def _connector(name, *flags, **more):
+    """A KV connector of vLLM."""
     return Protocol(f"vllm-{name}", "vllm", **_roles("--kv-connector", name, *flags), settings={_CONNECTOR: name},
                     forged={"kv_transfer_params": {"do_remote_prefill": True}}, no_request=_NO_TRANSFER, **more)
 
@@ -76,17 +70,16 @@ _ALL = [
     Protocol("vllm", "vllm", **_roles(), forged={"kv_transfer_params": {"do_remote_prefill": True}},
              prefill_may_be_sent_again=True),
     _connector("nixl-push", prefill_may_be_sent_again=True),
-    _connector("mooncake", scale=0.002, concurrent=True,
+    _connector("mooncake", concurrent=True, engines_wait_in_vain=True,
                engine_ports={"DYN_SIDECAR_VLLM_MOONCAKE_BOOTSTRAP_PORT": "bootstrap_port"}),
-    _connector("offloading", scale=0.015, prefill_may_be_sent_again=True, reads_prefill_reply=False, hands_over_the_rest=False,
-               failed_decode_leaves_lease=True, leases_hold_no_blocks=True,
+    _connector("offloading", prefill_may_be_sent_again=True, reads_prefill_reply=False, hands_over_the_rest=False,
+               engines_wait_in_vain=True, failed_decode_leaves_lease=True, leases_hold_no_blocks=True,
                engine_ports={"DYN_SIDECAR_VLLM_P2P_PORT": "side_channel_port"}),
     _connector("shared-storage", "--shared-storage-path", "{store}", prefill_may_be_sent_again=True,
                reads_prefill_reply=False, hands_over_the_rest=False),
-    # Its engines' time-outs stay 300 s: a room that is gone sooner was ended by the sidecar.
     Protocol("sglang", "sglang", ("--engine", "sglang", "--disaggregation-mode", "prefill"),
              ("--engine", "sglang", "--disaggregation-mode", "decode"), forged={"bootstrap_room": 7}, concurrent=True,
-             asks_prefill_first=True, asks_decode_first=True, decode_can_prefill=False, impatient=(),
+             asks_prefill_first=True, asks_decode_first=True, decode_can_prefill=False, time_outs_never_matter=True,
              no_request={"requests": 0, "blocks_free": "all", "sglang__rooms__live": 0, "sglang__waiting_peers": 0}),
     Protocol("trtllm", "trtllm", **_roles("--engine", "trtllm"), forged=_TRTLLM_FORGED, decode_lingers=True,
              failed_decode_leaves_lease=True, damage=_TRTLLM_DAMAGE),
