@@ -162,6 +162,7 @@ class FullStack:
         self._renderer_flags = tuple(renderer_flags)
         self._sidecar_flags = tuple(sidecar_flags)
         self._started = []
+        self._replaced = []  # their lines may be wanted later
         self.prefills = []
         self.decodes = []
         self.sidecars = []
@@ -215,6 +216,7 @@ class FullStack:
 
     def _replace(self, old, new):
         self._started[self._started.index(old)] = new
+        self._replaced.append(old)
         for group in (self.prefills, self.decodes, self.sidecars):
             group[:] = [new if each is old else each for each in group]
         return new
@@ -275,6 +277,7 @@ class FullStack:
         """Ends the Endpoint Picker and starts another on the same ports."""
         code = self.picker.stop(number)
         self._started.remove(self.picker)
+        self._replaced.append(self.picker)
         settings = self.picker_settings()
         settings["DYN_EPP_GRPC_PORT"] = str(self.picker.port)
         settings["DYN_EPP_GRPC_HEALTH_PORT"] = str(self.picker.health_port)
@@ -337,6 +340,15 @@ class FullStack:
     def settled(self):
         """All engines' states once nothing is held any more."""
         return [engine.settled() for engine in (*self.prefills, *self.decodes)]
+
+    def logs(self):
+        """What every part has said, those that were replaced included."""
+        parts = [part for part in (*self._replaced, *self._started) if hasattr(part, "lines")]
+        said = [f"==== {type(part).__name__} on port {part.port}\n" + "\n".join(line.text for line in part.lines)
+                for part in parts]
+        with open(self.envoy.log_path, encoding="utf-8") as log:
+            said.append("==== Envoy\n" + log.read())
+        return "\n".join(said)
 
     def stop(self):
         while self._started:
