@@ -65,10 +65,12 @@ void Plan::reserve(std::span<Wish> round, std::shared_ptr<BookingListener> liste
     // All of the round are pending before the first is asked for, as answers may come at once.
     for (Wish& wish : round) {
       Slot& mine = slot(wish.leg);
+      mine.reservation_id =
+          mine.state == LegState::kFreed ? next_reservation_id(wish.leg) : reservation_id(id_, wish.leg);
       mine.state = LegState::kPending;
       mine.may_lack_workers = wish.may_lack_workers;
       mine.service = wish.service;
-      mine.reservation_id = reservation_id(id_, wish.leg);
+      mine.waiting = {};
       wish.request.selection_id = mine.reservation_id;
       wish.request.holder = weak_from_this();
     }
@@ -95,6 +97,18 @@ void Plan::reserve(std::span<Wish> round, std::shared_ptr<BookingListener> liste
     }
     if (unwanted) unwanted.cancel();  // not under the lock: it calls back
   }
+}
+
+bool Plan::give_back(Leg leg) {
+  Undo undo;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != PlanState::kReserved || slot(leg).state != LegState::kBooked) return false;
+    state_ = PlanState::kReserving;
+    take_booking(slot(leg), undo);
+  }
+  undo.apply();
+  return true;
 }
 
 std::shared_ptr<const Selection> Plan::booking(Leg leg) const {
@@ -259,7 +273,7 @@ bool Plan::move_destination(WorkerRank to) {
     if (moved && mine.booked->facts.rank.worker == to.worker) return false;
     ReservationRequest request = moved_request(mine);
     // The old id is still booked until the new one is.
-    request.selection_id = reservation_id(id_, Leg::kDestination) + std::to_string(++moves_);
+    request.selection_id = next_reservation_id(Leg::kDestination);
     request.worker = to;
     auto booked = mine.service->create_reservation(request);
     if (!booked) return false;
@@ -272,6 +286,11 @@ bool Plan::move_destination(WorkerRank to) {
   undo.apply();
   if (moved) ledger_.moved_.fetch_add(1, kRelaxed);
   return true;
+}
+
+// A leg that was booked before: an id that was freed is remembered for a while.
+std::string Plan::next_reservation_id(Leg leg) {
+  return reservation_id(id_, leg) + std::to_string(++rebookings_);
 }
 
 void Plan::close_locked(Undo& undo) {

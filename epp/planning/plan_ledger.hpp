@@ -73,10 +73,14 @@ class Plan : public std::enable_shared_from_this<Plan>, public boost::intrusive:
     // What may go wrong without failing the round: no worker is there for this leg.
     bool may_lack_workers = false;
   };
-  // Starts all bookings of a round at once; the requests are moved from. A plan may have a second round (for
-  // a leg that was not in the first). `listener` is told when all of the round are booked, or at the first
-  // that failed.
+  // Starts all bookings of a round at once; the requests are moved from. A plan may have further rounds (for
+  // a leg that was not in the first, or was given back). `listener` is told when all of the round are booked,
+  // or at the first that failed.
   void reserve(std::span<Wish> round, std::shared_ptr<BookingListener> listener);
+
+  // Frees the booking of a leg that is to be booked elsewhere by another round: before publish() only, and
+  // not while others look at it. False when there is none.
+  bool give_back(Leg leg);
 
   // For a request that somebody else routed: books the leg at request.worker, or, as long as that is not
   // known, where move_destination() will say. False when there is no booking yet. The prompt is read during
@@ -134,6 +138,7 @@ class Plan : public std::enable_shared_from_this<Plan>, public boost::intrusive:
   void close_locked(Undo& undo);
   ReservationRequest moved_request(const Slot& slot) const;
   static void take_booking(Slot& slot, Undo& undo);
+  std::string next_reservation_id(Leg leg);
 
   PlanLedger& ledger_;
   const std::string id_;
@@ -141,7 +146,7 @@ class Plan : public std::enable_shared_from_this<Plan>, public boost::intrusive:
   PlanState state_ = PlanState::kReserving;
   std::array<Slot, kLegs> slots_;
   std::shared_ptr<BookingListener> listener_;
-  std::uint32_t moves_ = 0;
+  std::uint32_t rebookings_ = 0;
 };
 
 struct PlanCounts {

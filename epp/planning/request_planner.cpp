@@ -21,6 +21,8 @@ using telemetry::LogLine;
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::size_t kMostMetadataHeaders = 64;
+// Workers that go away again and again are not chased without end.
+constexpr int kMostRebookings = 3;
 constexpr std::string_view kTenantSalt = "dynamo-cache-salt:";
 
 // 64 bits in 13 characters: short enough for a string's own space, with the leg behind it.
@@ -209,7 +211,10 @@ class RequestPlanner::Run final : public PlanningRun,
     request.priority_jump = facts_.priority_jump;
     request.strict_priority = facts_.strict_priority;
     request.policy_class = facts_.policy_class;
-    if (facts_.first_token_goal) request.queue_deadline = planner_.parts_.clock() + *facts_.first_token_goal;
+    if (facts_.first_token_goal && !queue_deadline_) {
+      queue_deadline_ = planner_.parts_.clock() + *facts_.first_token_goal;
+    }
+    request.queue_deadline = queue_deadline_;
     request.explain = telemetry::log_enabled(Level::debug);
     return request;
   }
@@ -257,10 +262,9 @@ class RequestPlanner::Run final : public PlanningRun,
       book_as_routed(plan);
       return;
     }
-    const Selectors& selectors = planner_.parts_.selectors;
     std::array<Plan::Wish, kLegs> round;
     std::size_t legs = 1;
-    round[0] = {.leg = Leg::kDestination, .service = selectors.destination, .request = destination_request()};
+    round[0] = destination_wish();
     decides_later_ = wants_prefill() && config().conditional_disaggregation;
     if (wants_prefill() && !decides_later_) round[legs++] = prefill_wish();
     note_deadline(round[0].request);
@@ -304,6 +308,11 @@ class RequestPlanner::Run final : public PlanningRun,
     return request;
   }
 
+  Plan::Wish destination_wish() {
+    return {.leg = Leg::kDestination,
+            .service = planner_.parts_.selectors.destination,
+            .request = destination_request()};
+  }
   Plan::Wish prefill_wish() {
     return {.leg = Leg::kPrefill,
             .service = planner_.parts_.selectors.prefill,
@@ -331,7 +340,34 @@ class RequestPlanner::Run final : public PlanningRun,
       plan->reserve(std::span(&prefill, 1), shared_from_this());
       return;
     }
-    answer(plan);
+    if (!books_again(plan)) answer(plan);
+  }
+
+  // A leg that was booked while another one waited may have lost its worker since: it is booked again, where
+  // somebody is there.
+  bool books_again(const std::shared_ptr<Plan>& plan) {
+    if (rebookings_ == kMostRebookings) return false;
+    const auto view = planner_.parts_.directory->view();
+    std::array<Plan::Wish, kLegs> round;
+    std::size_t legs = 0;
+    for (const Leg leg : {Leg::kDestination, Leg::kPrefill}) {
+      if (has_lost_its_worker(*plan, leg, *view) && plan->give_back(leg)) {
+        round[legs++] = leg == Leg::kPrefill ? prefill_wish() : destination_wish();
+      }
+    }
+    if (legs == 0) return false;
+    ++rebookings_;
+    planner_.rebooked_.fetch_add(legs, kRelaxed);
+    plan->reserve(std::span(round).first(legs), shared_from_this());
+    return true;
+  }
+
+  static bool has_lost_its_worker(const Plan& plan, Leg leg, const WorkerDirectory::View& view) {
+    const auto booked = plan.booking(leg);
+    if (!booked) return false;
+    const auto known = view.workers.find(booked->facts.rank.worker);
+    return known == view.workers.end() || !known->second.ready ||
+           known->second.is_prefill != (leg == Leg::kPrefill);
   }
 
   bool stays_with_decode(const Plan& plan) const {
@@ -435,6 +471,8 @@ class RequestPlanner::Run final : public PlanningRun,
   TokenizedPrompts prompts_;
   std::vector<BlockMedia> media_;
   std::string plan_id_;
+  std::optional<SteadyTime> queue_deadline_;
+  int rebookings_ = 0;
   bool decides_later_ = false;  // whether there will be a prefill leg, when the destination is booked
   std::atomic<bool> holds_permit_{false};
 
@@ -458,7 +496,8 @@ PlannerCounts RequestPlanner::counts() const {
   return {.requests = requests_.load(kRelaxed),
           .refused_inflight = refused_inflight_.load(kRelaxed),
           .tokenizer_failures = tokenizer_failures_.load(kRelaxed),
-          .decode_only = decode_only_.load(kRelaxed)};
+          .decode_only = decode_only_.load(kRelaxed),
+          .rebooked = rebooked_.load(kRelaxed)};
 }
 
 }  // namespace handoff::epp

@@ -47,6 +47,7 @@ struct PlannerCounts {
   std::uint64_t refused_inflight = 0;
   std::uint64_t tokenizer_failures = 0;  // routed by load alone, or refused
   std::uint64_t decode_only = 0;         // of paired kinds, by rule or for lack of prefill workers
+  std::uint64_t rebooked = 0;            // legs whose worker went away while another leg waited
 };
 
 // From a request to a plan: admission, which endpoints are allowed, tokens, one or two bookings at once, and
@@ -82,6 +83,7 @@ class RequestPlanner {
   std::atomic<std::uint64_t> refused_inflight_{0};
   std::atomic<std::uint64_t> tokenizer_failures_{0};
   std::atomic<std::uint64_t> decode_only_{0};
+  std::atomic<std::uint64_t> rebooked_{0};
 };
 
 }  // namespace handoff::epp

@@ -170,6 +170,7 @@ std::string Picker::report() const {
         {"refused_inflight", planner.refused_inflight},
         {"tokenizer_failures", planner.tokenizer_failures},
         {"decode_only", planner.decode_only},
+        {"rebooked", planner.rebooked},
         {"published", counts.published},
         {"compensated", counts.compensated},
         {"moved", counts.moved}}}};

@@ -193,6 +193,31 @@ TEST_F(PlanLedgerTest, OutlivesAWorkerThatLeaves) {
   EXPECT_EQ(live(destination), 0U);
 }
 
+TEST_F(PlanLedgerTest, BooksAgainWhatWasGivenBack) {
+  start();
+  add_prefill("p", 1);
+  add_decode("d", 2);
+  const auto plan = ledger.open("x");
+  EXPECT_FALSE(plan->give_back(Leg::kDestination)) << "nothing is booked";
+  reserve(plan, pair());
+  tell_removed("d");
+  add_decode("other", 3);
+  EXPECT_TRUE(plan->give_back(Leg::kDestination));
+  EXPECT_EQ(plan->booking(Leg::kDestination), nullptr);
+  EXPECT_FALSE(plan->publish()) << "half a plan";
+  EXPECT_EQ(live(prefill), 1U);
+  std::vector<Plan::Wish> round(1);
+  round[0] = {.leg = Leg::kDestination, .service = destination.get(), .request = request()};
+  reserve(plan, std::move(round));
+  EXPECT_EQ(answers, 2);
+  EXPECT_EQ(plan->booking(Leg::kDestination)->facts.rank.worker, 3U);
+  EXPECT_TRUE(plan->publish());
+  EXPECT_FALSE(plan->give_back(Leg::kDestination)) << "the gateway knows of it";
+  plan->close();
+  EXPECT_EQ(live(prefill), 0U);
+  EXPECT_EQ(live(destination), 0U);
+}
+
 TEST_F(PlanLedgerTest, CountsOutput) {
   start();
   add_prefill("p", 1);

@@ -209,6 +209,88 @@ TEST_F(RequestLifeTest, GetsAQueuedBookingWhenThereIsRoom) {
   expect_tidy();
 }
 
+// A request that waits for a prefill worker, and what happens to its decode worker meanwhile.
+class QueuedLifeTest : public RequestLifeTest {
+ protected:
+  void wait_in_queue() {
+    prefill_queue_threshold = 0.5;
+    config.max_num_batched_tokens = 100;
+    start_pair();
+    send();
+    first_ = std::exchange(life, nullptr);
+    first_stream_ = std::exchange(stream, nullptr);
+    begin();
+    send();
+    ASSERT_EQ(prefill->stats().waiting, 1U);
+    ASSERT_EQ(live(destination), 2U);
+  }
+  void let_it_go_on() {
+    first_->on_first_response_byte();
+    EXPECT_EQ(wakes, 1);
+    life->on_wake();
+  }
+  void make_unready(const std::string& name, std::uint16_t port) {
+    Endpoint down = endpoint(name, EndpointRole::kDecode, port);
+    down.ready = false;
+    tell(down);
+  }
+  void end() {
+    life->on_stream_ended();
+    first_->on_stream_ended();
+    expect_tidy();
+  }
+
+  std::unique_ptr<RequestLife> first_;
+  std::unique_ptr<ExtProcStream> first_stream_;
+};
+
+TEST_F(QueuedLifeTest, GoesToAnotherWorkerWhenItsOwnIsNotReadyAnyMore) {
+  wait_in_queue();
+  add_decode("other", 3);
+  make_unready("d", 2);
+  let_it_go_on();
+  const auto answer = route();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->destination, "127.0.0.1:3");
+  EXPECT_EQ(planner->counts().rebooked, 1U);
+  EXPECT_EQ(live(destination), 2U);
+  end();
+}
+
+TEST_F(QueuedLifeTest, GoesToAnotherWorkerWhenItsOwnWasRemoved) {
+  wait_in_queue();
+  tell_removed("d");
+  add_decode("other", 3);
+  let_it_go_on();
+  const auto answer = route();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->destination, "127.0.0.1:3");
+  end();
+}
+
+TEST_F(QueuedLifeTest, IsRefusedWhenNoOtherWorkerIsReady) {
+  wait_in_queue();
+  make_unready("d", 2);
+  let_it_go_on();
+  const auto answer = stream->next();
+  ASSERT_TRUE(answer && std::holds_alternative<Refusal>(*answer));
+  EXPECT_EQ(std::get<Refusal>(*answer).error, EppError::no_ready_endpoint);
+  EXPECT_EQ(ledger.open_plans(), 1U) << "the first one's";
+  end();
+}
+
+TEST_F(QueuedLifeTest, StaysWhereItIsWhenItsWorkerIsBackInTime) {
+  wait_in_queue();
+  make_unready("d", 2);
+  add_decode("d", 2);
+  let_it_go_on();
+  const auto answer = route();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->destination, "127.0.0.1:2");
+  EXPECT_EQ(planner->counts().rebooked, 0U);
+  end();
+}
+
 TEST_F(RequestLifeTest, IsAbandonedWhenTheGatewayAnswersItself) {
   start_pair();
   tokenizer.at_once = false;
