@@ -1,15 +1,19 @@
 """A real Envoy in front of the Endpoint Picker: ext_proc in full duplex, destination by header."""
 
+import base64
 import json
 import os
+import socket
 import subprocess
 import tempfile
 import urllib.request
 
+from google.protobuf import struct_pb2
 from harness.limits import PATIENCE, wait_until
 from harness.stack import need_envoy
 
-
+# What this listener takes of an answer that its client does not read: half a MiB is beyond it, and within Envoy's own buffer.
+NARROW = {"socket_options": [{"level": socket.SOL_SOCKET, "name": socket.SO_SNDBUF, "int_value": 65536}]}
 
 
 def address(port, host="127.0.0.1"):
@@ -28,8 +32,28 @@ def ext_proc_filter():
                 "request_trailer_mode": "SEND", "response_trailer_mode": "SEND",
             },
             "message_timeout": "1000s",
+            "metadata_options": {"forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint"]}},
         },
     }
+
+
+def subset_filter():
+    """The client names the endpoints that the gateway allows, in x-test-subset: a list as google.protobuf.Value in base64."""
+    return {
+        "name": "envoy.filters.http.header_to_metadata",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
+            "request_rules": [{"header": "x-test-subset", "remove": True, "on_header_present": {
+                "metadata_namespace": "envoy.lb.subset_hint", "key": "x-gateway-destination-endpoint-subset",
+                "type": "PROTOBUF_VALUE", "encode": "BASE64"}}],
+        },
+    }
+
+
+def subset_header(*endpoints):
+    value = struct_pb2.Value(list_value=struct_pb2.ListValue(
+        values=[struct_pb2.Value(string_value=endpoint) for endpoint in endpoints]))
+    return ("x-test-subset", base64.b64encode(value.SerializeToString()).decode())
 
 
 def http2(cluster):
@@ -45,7 +69,7 @@ def configuration(epp_port):
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "front",
         "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
-        "http_filters": [ext_proc_filter(), {"name": "envoy.filters.http.router", "typed_config": {
+        "http_filters": [subset_filter(), ext_proc_filter(), {"name": "envoy.filters.http.router", "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
         "http_protocol_options": {"enable_trailers": True},
     }
@@ -63,8 +87,9 @@ def configuration(epp_port):
     return {
         "admin": {"address": address(0)},
         "static_resources": {
-            "listeners": [{"name": "front", "address": address(0), "filter_chains": [{"filters": [
-                {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}]}],
+            "listeners": [{"name": name, "address": address(0), **more, "filter_chains": [{"filters": [
+                {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}]}
+                for name, more in (("front", {}), ("narrow", NARROW))],
             "clusters": [chosen, epp],
         },
     }
@@ -87,8 +112,9 @@ class Envoy:
         with open(admin, encoding="utf-8") as file:
             self.admin = file.read().strip()
         wait_until(lambda: self.ask("/ready", expected=(200, 503)) == b"LIVE\n")
-        listener = json.loads(self.ask("/listeners?format=json"))["listener_statuses"][0]
-        self.port = listener["local_address"]["socket_address"]["port_value"]
+        ports = {listener["name"]: listener["local_address"]["socket_address"]["port_value"]
+                 for listener in json.loads(self.ask("/listeners?format=json"))["listener_statuses"]}
+        self.port, self.narrow_port = ports["front"], ports["narrow"]
 
     def ask(self, path, expected=(200,)):
         try:
@@ -99,11 +125,15 @@ class Envoy:
             return error.read()
 
     def counter(self, name):
-        for line in self.ask(f"/stats?filter={name}").decode().splitlines():
-            key, _, value = line.partition(": ")
-            if key.endswith(name):
-                return int(value)
-        return 0
+        """A counter or gauge, by its name or the end of it."""
+        lines = (line.partition(": ") for line in self.ask(f"/stats?filter={name}").decode().splitlines())
+        values = {key: int(value) for key, _, value in lines if key.endswith(name)}
+        return values.get(name, next(iter(values.values()), 0))
+
+    def is_idle(self):
+        """No client is connected, and no stream to the Endpoint Picker is open."""
+        return (self.counter("http.front.downstream_cx_active") == 0 and
+                self.counter("cluster.epp.upstream_rq_active") == 0)
 
     def log(self):
         self._log.flush()

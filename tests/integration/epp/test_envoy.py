@@ -3,56 +3,14 @@
 import contextlib
 import gzip
 import json
-import os
-import pathlib
-import sys
 
-import envoy_process
 import pytest
+from envoy_stack import JSON, Stack, prompt
 from epp_process import Epp
 from harness.http2_client import Http2Client
 from harness.http_client import Connection, Truncated, chunked, wire
 from harness.limits import wait_until
 from harness.scripted_engine import ScriptedEngine
-from harness.sidecar import BIN, Sidecar
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "mock_engine"))
-import mock_engine_client  # noqa: E402
-
-MOCK = os.environ.get("HANDOFF_MOCK_ENGINE", str(BIN / "handoff-mock-engine"))
-JSON = ("Content-Type", "application/json")
-
-
-class Stack:
-    def __init__(self, stack, settings):
-        self.prefill = stack.enter_context(mock_engine_client.MockEngine("--role", "producer", binary=MOCK))
-        self.decode = stack.enter_context(mock_engine_client.MockEngine("--role", "consumer", binary=MOCK))
-        self.sidecar = stack.enter_context(Sidecar(self.decode.port))
-        self.epp = Epp({"DYN_SECURE_SERVING": "true", **settings})
-        stack.callback(self.epp.stop)
-        self.epp.endpoint("p0", self.prefill.port, "prefill")
-        self.epp.endpoint("d0", self.sidecar.port, "decode")
-        self.epp.tell("synced", 1)
-        self.envoy = envoy_process.Envoy(self.epp.port)
-        stack.callback(self.envoy.stop)
-
-    def connect(self):
-        return Connection(self.envoy.port)
-
-    def start(self, body, path="/v1/completions", headers=()):
-        body = body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection = self.connect()
-        connection.send(wire("POST", path, [JSON, *headers], body))
-        return connection
-
-    def post(self, *arguments, **how):
-        with self.start(*arguments, **how) as connection:
-            return connection.read_response("POST")
-
-    def wait_tidy(self):
-        self.epp.wait_tidy()
-        self.decode.wait(requests=0, blocks_free="all", leases=0)
-        self.prefill.wait(requests=0, blocks_free="all", leases=0)
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +30,6 @@ def stack(shared):
         engine.control("DELETE", "/mock/faults")
     shared.wait_tidy()
     assert shared.envoy.counter("spurious_msgs_received") == spurious
-
-
-def prompt(**members):
-    return {"prompt": "a prompt of some words", "max_tokens": 8, **members}
 
 
 def test_whole_answer(stack):
@@ -238,6 +192,38 @@ def test_many_requests_on_one_http2_connection(stack):
     assert all(client.data[stream].endswith(b"data: [DONE]\n\n") for stream in sent[::2])
     assert all(json.loads(client.data[stream])["choices"] for stream in sent[1::2])
     client.close()
+
+
+def pipelined(stack, played, count):
+    """A client that reads nothing, with so many requests sent; the first answer is more than its connection takes."""
+    connection = Connection(stack.envoy.narrow_port, receive_buffer=4096)
+    connection.send(wire("POST", "/v1/completions", [JSON], json.dumps(prompt()).encode()) * count)
+    played.next().reply(b"1" * 500_000)
+    played.next().reply(b"2")  # asked for when all of the first is in Envoy's hands
+    return connection
+
+
+def test_pipelining_within_envoys_limit(stack, played):
+    connection = pipelined(stack, played, 2)
+    assert connection.read_response("POST").body == b"1" * 500_000
+    connection.send(wire("POST", "/v1/completions", [JSON], json.dumps(prompt()).encode()))
+    assert connection.read_response("POST").body == b"2"
+    played.next().reply(b"3")
+    assert connection.read_response("POST").body == b"3"
+    connection.close()
+
+
+def test_pipelining_beyond_envoys_limit(stack, played):
+    """Envoy holds two answers for a client that does not take them; at a third request it ends the connection."""
+    before = stack.envoy.counter("http1.response_flood")
+    connection = pipelined(stack, played, 3)
+    wait_until(lambda: stack.envoy.counter("http1.response_flood") == before + 1)
+    assert connection.read_response("POST").body == b"1" * 500_000
+    last = connection.read_response("POST")
+    assert last.body == b"2" and last.header("connection") is None, "it does not say so"
+    assert connection.expect_closed() == "fin"
+    played.expect_nothing()
+    connection.close()
 
 
 def test_http2_client_that_leaves(stack):
