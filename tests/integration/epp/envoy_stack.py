@@ -1,5 +1,6 @@
 """Envoy, the Endpoint Picker, a decode sidecar and two mock engines, for the tests of the whole path."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -23,18 +24,29 @@ def start_engine(role, *flags):
     return mock_engine_client.MockEngine("--role", role, *flags, binary=MOCK)
 
 
-class Stack:
+class Front:
+    """Envoy and the Endpoint Picker, whose endpoints the test names."""
+
+    def __init__(self, stack, settings=None):
+        self.epp = Epp({"DYN_SECURE_SERVING": "true", **(settings or {})})
+        stack.callback(self.epp.stop)
+        self.epp.tell("synced", 1)
+        self.envoy = envoy_process.Envoy(self.epp.port)
+        stack.callback(self.envoy.stop)
+
+    def waiting(self):
+        """Requests in the queues."""
+        return sum(selector["waiting"] for selector in self.epp.report()["selectors"])
+
+
+class Stack(Front):
     def __init__(self, stack, settings, prefill_flags=(), decode_flags=()):
         self.prefill = stack.enter_context(start_engine("producer", *prefill_flags))
         self.decode = stack.enter_context(start_engine("consumer", *decode_flags))
         self.sidecar = stack.enter_context(Sidecar(self.decode.port))
-        self.epp = Epp({"DYN_SECURE_SERVING": "true", **settings})
-        stack.callback(self.epp.stop)
+        super().__init__(stack, settings)
         self.epp.endpoint("p0", self.prefill.port, "prefill")
         self.epp.endpoint("d0", self.sidecar.port, "decode")
-        self.epp.tell("synced", 1)
-        self.envoy = envoy_process.Envoy(self.epp.port)
-        stack.callback(self.envoy.stop)
 
     def connect(self):
         return Connection(self.envoy.port)
@@ -53,6 +65,20 @@ class Stack:
         self.epp.wait_tidy()
         self.decode.wait(requests=0, blocks_free="all", leases=0)
         self.prefill.wait(requests=0, blocks_free="all", leases=0)
+
+    @contextlib.contextmanager
+    def checked(self):
+        """When the test is over, nothing is booked, held or open, the next request is answered, and Envoy got no answer that it
+        did not wait for."""
+        spurious = self.envoy.counter("spurious_msgs_received")
+        yield self
+        self.epp.tell("tokenizer", "answer")
+        for engine in (self.prefill, self.decode):
+            engine.control("DELETE", "/mock/faults")
+        self.wait_tidy()
+        wait_until(self.envoy.is_idle)
+        assert self.post(prompt()).status == 200
+        assert self.envoy.counter("spurious_msgs_received") == spurious
 
 
 def prompt(**members):

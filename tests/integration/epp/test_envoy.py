@@ -282,6 +282,17 @@ def test_endpoint_picker_dies_during_an_answer(own):
     own.epp = NoEpp()
 
 
+def test_endpoint_picker_dies_while_it_plans(own):
+    own.epp.tell("tokenizer", "hold")
+    with own.start(prompt(), path="/v1/chat/completions") as connection:
+        wait_until(lambda: own.epp.report()["planning"] == 1)
+        own.epp.process.kill()
+        reply = connection.read_response("POST")
+        assert reply.status >= 500, reply  # Envoy's own: the request was sent to nobody
+    own.epp = NoEpp()
+    assert own.decode.control("GET", "/mock/requests").json["requests"][-1]["target"] == "/health"
+
+
 def test_endpoint_picker_starts_again(own):
     assert own.post(prompt()).status == 200
     own.epp.stop()

@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from envoy_clients import CLIENTS, ask, start
+from envoy_clients import CLIENTS, start
 from envoy_stack import Stack, prompt
 from harness.limits import wait_until
 
@@ -25,9 +25,7 @@ def shared(tmp_path_factory):
     policy.write_text(POLICY, encoding="utf-8")
     settings = {"DYN_ROUTER_POLICY_CONFIG": str(policy), "DYN_EPP_MAX_NUM_BATCHED_TOKENS": "1000"}
     with contextlib.ExitStack() as stack:
-        made = Stack(stack, settings, ("--prefill-us-per-token", "2000"),
-                     ("--decode-us-per-token", "1000", "--max-running", "1"))
-        yield made
+        yield Stack(stack, settings, ("--prefill-us-per-token", "2000"), ("--decode-us-per-token", "1000", "--max-running", "1"))
 
 
 @pytest.fixture
@@ -35,13 +33,8 @@ def stack(shared):
     for engine in (shared.prefill, shared.decode):
         engine.control("POST", "/mock/reset")
     shared.decode.fault(match={"header": {"name": "x-hold"}}, action="stall_at", at_body=0)
-    spurious = shared.envoy.counter("spurious_msgs_received")
-    yield shared
-    shared.epp.tell("tokenizer", "answer")
-    shared.wait_tidy()
-    wait_until(shared.envoy.is_idle)
-    assert ask("http1", shared.envoy.port, prompt()).status == 200
-    assert shared.envoy.counter("spurious_msgs_received") == spurious
+    with shared.checked():
+        yield shared
     assert shared.prefill.state()["leases"]["expired"] == 0, "only the lease's end gave the blocks back"
 
 
@@ -75,7 +68,7 @@ def being_tokenized(stack, client):
 
 def waiting_for_a_worker(stack, client):
     request = start(client, stack.envoy.port, prompt(), [("x-dynamo-meta-policy-class", "patient")])
-    wait_until(lambda: not is_nobody_waiting(stack))
+    wait_until(lambda: stack.waiting() == 1)
     return request
 
 
@@ -118,13 +111,9 @@ PHASES = (sending_its_head, sending_its_body, being_tokenized, waiting_for_a_wor
 
 # Phases of waiting, with what another client's request must be doing, and the proof that nobody waits any more.
 WAITS = {
-    waiting_for_a_worker: (being_prefilled, lambda stack: is_nobody_waiting(stack)),
+    waiting_for_a_worker: (being_prefilled, lambda stack: stack.waiting() == 0),
     handed_over: (being_decoded, lambda stack: stack.decode.state()["requests"]["queued"] == 0),
 }
-
-
-def is_nobody_waiting(stack):
-    return sum(selector["waiting"] for selector in stack.epp.report()["selectors"]) == 0
 
 
 @pytest.mark.parametrize("client,how", [(client, how) for client in CLIENTS for how in CLIENTS[client].ways_to_leave])
