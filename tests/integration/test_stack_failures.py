@@ -65,6 +65,26 @@ def test_renderer_that_is_away_costs_hits_and_not_requests(stack):
     wait_tidy(stack)
 
 
+def test_what_envoy_answers_itself_has_the_shape_of_all_errors():
+    def is_refused(code):
+        status, headers, data = stack.post(CHAT, chat("nobody is there"))
+        error = json.loads(data)["error"]
+        assert headers["content-type"] == "application/json" and headers["retry-after"] == "1"
+        assert set(error) == {"message", "type", "param", "code"} and error["message"]
+        return (status, error["code"], error["type"], error["param"]) == (503, code, "server_error", None)
+
+    with start_stack(flags=QUICK, settings={"DYN_EPP_HEALTH_INTERVAL_MS": "3600000"}) as stack:  # whoever dies is not missed
+        answered(stack, chat("before"))
+        for sidecar in stack.sidecars:
+            sidecar.process.kill()
+            sidecar.process.wait()
+        assert is_refused("gateway_error")
+        wait_tidy(stack)
+        stack.picker.process.kill()
+        stack.picker.process.wait()
+        assert is_refused("endpoint_picker_unavailable")
+
+
 def test_picker_that_is_killed_comes_back(stack):
     answered(stack, chat("before"))
     assert stack.restart_picker(signal.SIGKILL) == -signal.SIGKILL

@@ -56,14 +56,14 @@ def subset_header(*endpoints):
     return ("x-test-subset", base64.b64encode(value.SerializeToString()).decode())
 
 
-def http2(cluster):
+def http2(cluster, options):
     cluster["typed_extension_protocol_options"] = {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
         "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-        "explicit_http_config": {"http2_protocol_options": {}}}}
+        "explicit_http_config": {"http2_protocol_options": options}}}
     return cluster
 
 
-def configuration(epp_port):
+def configuration(epp_port, to_the_picker):
     route = {"match": {"prefix": "/"}, "route": {"cluster": "chosen", "timeout": "0s"}}
     manager = {
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -83,7 +83,8 @@ def configuration(epp_port):
                  "load_assignment": {"cluster_name": "epp", "endpoints": [
                      {"lb_endpoints": [{"endpoint": {"address": address(epp_port)}}]}]},
                  "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": {
-                     "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"}}})
+                     "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"}}},
+                to_the_picker)
     return {
         "admin": {"address": address(0)},
         "static_resources": {
@@ -96,12 +97,13 @@ def configuration(epp_port):
 
 
 class Envoy:
-    def __init__(self, epp_port):
+    def __init__(self, epp_port, to_the_picker=None):
+        """`to_the_picker`: options of its connections to the Endpoint Picker."""
         self._folder = tempfile.TemporaryDirectory(prefix="handoff-envoy-")
         config = os.path.join(self._folder.name, "envoy.json")
         admin = os.path.join(self._folder.name, "admin")
         with open(config, "w", encoding="utf-8") as file:
-            json.dump(configuration(epp_port), file)
+            json.dump(configuration(epp_port, to_the_picker or {}), file)
         self._log = open(os.path.join(self._folder.name, "log"), "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [os.environ.get("HANDOFF_ENVOY") or need_envoy(), "-c", config, "--admin-address-path", admin, "--use-dynamic-base-id", "--concurrency", "1",

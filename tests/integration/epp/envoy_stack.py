@@ -27,11 +27,11 @@ def start_engine(role, *flags):
 class Front:
     """Envoy and the Endpoint Picker, whose endpoints the test names."""
 
-    def __init__(self, stack, settings=None):
+    def __init__(self, stack, settings=None, to_the_picker=None):
         self.epp = Epp({"DYN_SECURE_SERVING": "true", **(settings or {})})
         stack.callback(self.epp.stop)
         self.epp.tell("synced", 1)
-        self.envoy = envoy_process.Envoy(self.epp.port)
+        self.envoy = envoy_process.Envoy(self.epp.port, to_the_picker)
         stack.callback(self.envoy.stop)
 
     def waiting(self):

@@ -3,9 +3,11 @@
 import contextlib
 import gzip
 import json
+import signal
 
 import pytest
-from envoy_stack import JSON, Stack, prompt
+from envoy_clients import start
+from envoy_stack import JSON, Front, Stack, prompt
 from epp_process import Epp
 from harness.http2_client import Http2Client
 from harness.http_client import Connection, Truncated, chunked, wire
@@ -291,6 +293,24 @@ def test_endpoint_picker_dies_while_it_plans(own):
         assert reply.status >= 500, reply  # Envoy's own: the request was sent to nobody
     own.epp = NoEpp()
     assert own.decode.control("GET", "/mock/requests").json["requests"][-1]["target"] == "/health"
+
+
+def test_endpoint_picker_hangs_while_it_plans():
+    """Its connection's keepalive ends the request: Envoy times no message in full duplex."""
+    with contextlib.ExitStack() as stack:
+        front = Front(stack, to_the_picker={"connection_keepalive": {"interval": "0.2s", "timeout": "1s"}})
+        front.epp.endpoint("p0", 1, "prefill")
+        front.epp.endpoint("d0", 1, "decode")
+        front.epp.tell("tokenizer", "hold")
+        request = start("http1", front.envoy.port, prompt(), path="/v1/chat/completions")
+        wait_until(lambda: front.epp.report()["planning"] == 1)
+        front.epp.process.send_signal(signal.SIGSTOP)
+        try:
+            assert request.read().status == 500
+        finally:
+            front.epp.process.send_signal(signal.SIGCONT)
+        request.close()
+        front.epp.wait_tidy()
 
 
 def test_endpoint_picker_starts_again(own):
