@@ -23,7 +23,8 @@ struct BackgroundCalls::Running {
                              .is_head = false,
                              .may_resend = true,
                              .deadline = call.deadline,
-                             .on_sent = nullptr}) {}
+                             .on_sent = nullptr,
+                             .on_connected = nullptr}) {}
   Call call;
   std::string_view body;
   UpstreamLeg leg;

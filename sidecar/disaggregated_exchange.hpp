@@ -118,6 +118,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   void let_go_of_body();
   LegRequest request_of(Leg& leg, bool is_last);
   void tell_sent(Leg& leg);
+  void tell_connected(Leg& leg);
   std::uint64_t retries_of(const Leg& leg) const;
   bool runs_alone(const Leg& leg) const;
 

@@ -61,7 +61,8 @@ Awaitable<bool> EngineHealth::is_healthy() {
                              .is_head = false,
                              .may_resend = true,
                              .deadline = std::min(std::max(interval_, milliseconds(1000)), kLongestQuestion),
-                             .on_sent = nullptr});
+                             .on_sent = nullptr,
+                             .on_connected = nullptr});
   asking_ = &leg;
   auto failure = co_await leg.open();
   if (failure == LegFailure::none) {

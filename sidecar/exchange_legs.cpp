@@ -10,6 +10,10 @@ namespace handoff::sidecar {
 
 // `is_last`: no other try will be made, so nothing has to be kept for one.
 LegRequest DisaggregatedExchange::request_of(Leg& leg, bool is_last) {
+  const auto hook = [&](std::uint32_t flag, void (DisaggregatedExchange::*tell)(Leg&)) {
+    if ((leg.flags & flag) == 0) return std::function<void()>();
+    return std::function<void()>([this, &leg, tell] { (this->*tell)(leg); });
+  };
   return {.engine = is_last ? std::move(leg.engine) : leg.engine,
           .head = is_last ? std::move(leg.head) : leg.head,
           .body = leg.body,
@@ -17,8 +21,8 @@ LegRequest DisaggregatedExchange::request_of(Leg& leg, bool is_last) {
           .is_head = leg.is_head,
           .may_resend = (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0,
           .deadline = leg.deadline,
-          .on_sent = (leg.flags & HANDOFF_LEG_WANT_SENT) == 0 ? std::function<void()>()
-                                                              : [this, &leg] { tell_sent(leg); }};
+          .on_sent = hook(HANDOFF_LEG_WANT_SENT, &DisaggregatedExchange::tell_sent),
+          .on_connected = hook(HANDOFF_LEG_WANT_CONNECTED, &DisaggregatedExchange::tell_connected)};
 }
 
 // Long before the engine answers: its answer may be what depends on the backend's next step.
@@ -26,9 +30,14 @@ void DisaggregatedExchange::tell_sent(Leg& leg) {
   if (!std::exchange(leg.told_sent, true)) push({HANDOFF_EVENT_LEG_SENT, &leg, {}});
 }
 
+void DisaggregatedExchange::tell_connected(Leg& leg) {
+  push({HANDOFF_EVENT_LEG_CONNECTED, &leg, {}});
+}
+
 // A leg beside which nothing happens is awaited in place: a coroutine of its own would be work without use.
 bool DisaggregatedExchange::runs_alone(const Leg& leg) const {
-  constexpr auto kWatched = HANDOFF_LEG_WANT_SENT | HANDOFF_LEG_WANT_HEAD | HANDOFF_LEG_WANT_BODY;
+  constexpr auto kWatched =
+      HANDOFF_LEG_WANT_SENT | HANDOFF_LEG_WANT_HEAD | HANDOFF_LEG_WANT_BODY | HANDOFF_LEG_WANT_CONNECTED;
   const bool simple = leg.reply == HANDOFF_REPLY_COLLECT || leg.reply == HANDOFF_REPLY_RELAY ||
                       leg.reply == HANDOFF_REPLY_DISCARD;
   const auto starts =

@@ -89,7 +89,8 @@ Awaitable<ExchangeOutcome> pass_through(LoopServices& services, RequestContext& 
                                             .is_head = request.head.method == "HEAD",
                                             .may_resend = options.may_resend && !upload,
                                             .deadline = milliseconds{0},
-                                            .on_sent = nullptr});
+                                            .on_sent = nullptr,
+                                            .on_connected = nullptr});
   cancel.set_handler([&leg] { leg.cancel(); });
   if (!upload) relay.on_flowing([&request] { request.body.release(); });
 

@@ -111,6 +111,7 @@ Awaitable<LegFailure> UpstreamLeg::open() {
       if (failure == LegFailure::none) failure = interrupted();
     }
     if (failure == LegFailure::none) {
+      if (request_.on_connected) request_.on_connected();
       watch_for_silence();
       std::size_t sent = 0;
       if (!try_send(sent)) failure = co_await send(sent);

@@ -56,9 +56,10 @@ struct LegRequest {
   std::span<const std::string_view> body;
   BodySource* upload = nullptr;  // instead of body
   bool is_head = false;
-  bool may_resend = false;        // sending it twice does no harm
-  milliseconds deadline{0};       // for all of it; zero: none
-  std::function<void()> on_sent;  // called when all of it has been written
+  bool may_resend = false;             // sending it twice does no harm
+  milliseconds deadline{0};            // for all of it; zero: none
+  std::function<void()> on_sent;       // called when all of it has been written
+  std::function<void()> on_connected;  // called before anything is written, for each connection that is tried
 };
 
 /// What legs of one loop share.

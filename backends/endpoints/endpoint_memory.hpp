@@ -16,9 +16,9 @@ inline std::string endpoint_key(const handoff_request& request) {
   return std::string(sdk::view(request.prefill_host)) + " " + std::to_string(request.prefill_port);
 }
 
-/// What engines said of themselves, by endpoint. It changes with each start of an engine, and no engine
-/// starts within the age that entries may have: what is remembered is of the engine that runs, but for
-/// requests in flight while it ends. Bounded. One per backend instance; used on the instance's thread.
+/// What engines said of themselves, by endpoint. It changes with each start of an engine: whoever uses an
+/// entry and has to connect anew must ask again (HANDOFF_EVENT_LEG_CONNECTED), and whose connection was there
+/// before may rely on it. Bounded. One per backend instance; used on the instance's thread.
 template <typename Value>
 class EndpointMemory {
  public:

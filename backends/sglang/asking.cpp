@@ -25,7 +25,8 @@ void SglangExchange::start(sdk::Turn& turn) {
   const auto* local = shared_.memory.find(std::string(kLocal), request_.now_ms);
   if (prefill != nullptr) prefill_info_ = *prefill;
   if (local != nullptr) decode_info_ = *local;
-  from_memory_ = prefill != nullptr || local != nullptr;
+  prefill_from_memory_ = prefill != nullptr;
+  decode_from_memory_ = local != nullptr;
   if (prefill != nullptr && local != nullptr) {
     start_pair(turn);
     return;
@@ -60,6 +61,45 @@ void SglangExchange::forget_failed(const handoff_event& failure) {
 void SglangExchange::confirm_engines(std::uint64_t now_ms) {
   shared_.memory.confirm(prefill_endpoint_, prefill_info_, now_ms);
   shared_.memory.confirm(std::string(kLocal), decode_info_, now_ms);
+}
+
+/// An engine whose connection had to be made anew may be another one than the one that is remembered: it is
+/// asked again, beside the pair, and what is known of it is good for no other request meanwhile.
+void SglangExchange::on_connected(const handoff_event& event, sdk::Turn& turn) {
+  if (phase_ != Phase::paired || (event.flags & HANDOFF_REUSED) != 0) return;
+  if (event.leg == prefill_.leg && prefill_from_memory_ && prefill_info_leg_ == 0) {
+    shared_.memory.forget(prefill_endpoint_);
+    ask(HANDOFF_TARGET_PREFILL, turn);
+  } else if (event.leg == decode_.leg && decode_from_memory_ && decode_info_leg_ == 0) {
+    shared_.memory.forget(std::string(kLocal));
+    ask(HANDOFF_TARGET_LOCAL, turn);
+  }
+}
+
+/// The answer to that. One that says what was said before changes nothing; nor does none, which is the pair's
+/// own failure if it is one.
+void SglangExchange::on_checked(const handoff_event& event, sdk::Turn& turn) {
+  const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
+  if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
+  const bool of_prefill = event.leg == prefill_info_leg_;
+  (of_prefill ? prefill_info_leg_ : decode_info_leg_) = 0;
+  if (!done) return;
+  const auto& known = of_prefill ? prefill_info_ : decode_info_;
+  auto info = event.status == 200 ? read_server_info(shared_.host, sdk::view(event.body)) : EngineInfo{};
+  if (info == known) {
+    shared_.memory.remember(of_prefill ? prefill_endpoint_ : std::string(kLocal), std::move(info),
+                            event.now_ms);
+    return;
+  }
+  if (phase_ != Phase::paired) return;
+  shared_.host.count("engine_changed");
+  give_up(prefill_, HANDOFF_TARGET_PREFILL, turn);
+  give_up(decode_, HANDOFF_TARGET_LOCAL, turn);
+  if (may_start_over()) {
+    start_over(turn);
+  } else {
+    fail_asking(kMismatch, "The engine has changed while it was asked.", event.leg, turn);
+  }
 }
 
 void SglangExchange::ask(std::uint32_t target, sdk::Turn& turn) {

@@ -102,12 +102,18 @@ void SglangExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
     on_end(event, turn);
     return;
   }
+  const bool nothing_shown = phase_ == Phase::asking || phase_ == Phase::paired;
+  if (nothing_shown && (event.flags & HANDOFF_CLIENT_STARTED) != 0) phase_ = Phase::settled;  // not by us
   const bool of_prefill = prefill_.leg != 0 && event.leg == prefill_.leg;
   const bool of_decode = decode_.leg != 0 && event.leg == decode_.leg;
   if (of_prefill) note(prefill_, event);
   if (of_decode) note(decode_, event);
   if (phase_ == Phase::asking) {
     on_info(event, turn);
+  } else if (event.kind == HANDOFF_EVENT_LEG_CONNECTED) {
+    on_connected(event, turn);
+  } else if (event.leg != 0 && (event.leg == prefill_info_leg_ || event.leg == decode_info_leg_)) {
+    on_checked(event, turn);
   } else if (of_decode && phase_ != Phase::settled) {
     on_decode(event, turn);
   } else if (of_prefill && phase_ == Phase::paired) {
@@ -164,6 +170,7 @@ void SglangExchange::start_prefill(sdk::Turn& turn) {
   leg.role = HANDOFF_ROLE_PREFILL;
   leg.target = HANDOFF_TARGET_PREFILL;
   leg.reply = HANDOFF_REPLY_COLLECT;
+  if (prefill_from_memory_) leg.flags = HANDOFF_LEG_WANT_CONNECTED;
   leg.headers = headers.fields();
   leg.body = body;
   prefill_ = {.leg = leg.id, .running = true, .unfinished = true};
@@ -183,6 +190,7 @@ void SglangExchange::start_decode(sdk::Turn& turn) {
     leg.reply = wants_stream_ ? HANDOFF_REPLY_STREAM : HANDOFF_REPLY_COLLECT;
     leg.flags = wants_stream_ ? HANDOFF_LEG_WANT_HEAD : 0;
   }
+  if (decode_from_memory_) leg.flags |= HANDOFF_LEG_WANT_CONNECTED;
   leg.headers = headers.fields();
   leg.body = body;
   decode_ = {.leg = leg.id, .running = true, .unfinished = true};
@@ -401,7 +409,11 @@ void SglangExchange::start_over(sdk::Turn& turn) {
   waiting_.clear();
   decode_reply_.clear();
   events_ = EventReader(shape_.merges_logprobs ? kLongestMerged : kLongestLookedAt);
-  if (from_memory_) {  // another engine may listen there by now
+  for (auto* leg : {&prefill_info_leg_, &decode_info_leg_}) {
+    if (*leg != 0) turn.cancel(*leg);
+    *leg = 0;
+  }
+  if (prefill_from_memory_ || decode_from_memory_) {  // another engine may listen there by now
     ask_again(turn);
   } else {
     start_pair(turn);

@@ -61,6 +61,8 @@ class SglangExchange final : public sdk::Exchange {
   // Asking.
   void ask(std::uint32_t target, sdk::Turn& turn);
   void on_info(const handoff_event& event, sdk::Turn& turn);
+  void on_connected(const handoff_event& event, sdk::Turn& turn);
+  void on_checked(const handoff_event& event, sdk::Turn& turn);
   void ask_again(sdk::Turn& turn);
   void forget_engines();
   void forget_failed(const handoff_event& failure);
@@ -115,7 +117,8 @@ class SglangExchange final : public sdk::Exchange {
   std::uint32_t decode_info_leg_ = 0;
   EngineInfo prefill_info_;
   EngineInfo decode_info_;
-  bool from_memory_ = false;  ///< not all that is known was asked for by this exchange
+  bool prefill_from_memory_ = false;  ///< what is known of it was not asked for by this exchange
+  bool decode_from_memory_ = false;
 
   std::optional<std::string_view> prefill_rank_;  ///< digits; a view of the request
   Pairing pairing_;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/trtllm/context_reply.hpp"
@@ -33,8 +34,10 @@ GenerationFirstExchange::GenerationFirstExchange(const Settings& settings, const
 
 void GenerationFirstExchange::start(std::uint64_t now_ms, sdk::Turn& turn) {
   if (const auto* info = memory_.find(context_endpoint_, now_ms)) {
+    from_memory_ = true;
     start_generation(*info, turn);
   } else {
+    phase_ = Phase::asking;
     ask_context(turn);
   }
 }
@@ -55,13 +58,14 @@ void GenerationFirstExchange::on_event(const handoff_event& event, sdk::Turn& tu
     on_generation(event, turn);
   } else if (event.leg == context_leg_id_) {
     on_context(event, turn);
+  } else if (event.leg == info_leg_) {
+    on_checked(event, turn);
   }
 }
 
 // ------------------------------------------------------------------------------------------- /server_info
 
 void GenerationFirstExchange::ask_context(sdk::Turn& turn) {
-  phase_ = Phase::asking;
   std::vector<handoff_header> headers;
   if (const auto key = sdk::find_header(request_.headers, request_.header_count, "authorization")) {
     headers.push_back(sdk::header("authorization", *key));
@@ -83,18 +87,65 @@ void GenerationFirstExchange::ask_context(sdk::Turn& turn) {
 void GenerationFirstExchange::on_info(const handoff_event& event, sdk::Turn& turn) {
   const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
   if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
-  if (!done || !sdk::is_success(event.status)) {
+  const bool is_refused = done && (event.status == 401 || event.status == 403 || event.status >= 500);
+  if (!done || is_refused) {
     phase_ = Phase::settled;
     turn.fail_with_leg(info_leg_);
     return;
   }
-  auto info = read_server_info(host_, sdk::view(event.body));
+  auto info = sdk::is_success(event.status) ? read_server_info(host_, sdk::view(event.body)) : std::nullopt;
   if (!info) {
     refuse(turn);
     return;
   }
   memory_.remember(context_endpoint_, *info, event.now_ms);
   start_generation(*info, turn);
+}
+
+/// A context engine whose connection had to be made anew may be another one than the one that is remembered:
+/// it is asked again, beside the pair, and what is known of it is good for no other request meanwhile.
+void GenerationFirstExchange::on_context_connected(const handoff_event& event, sdk::Turn& turn) {
+  if (!from_memory_ || info_leg_ != 0 || (event.flags & HANDOFF_REUSED) != 0) return;
+  memory_.forget(context_endpoint_);
+  checking_ = true;
+  ask_context(turn);
+}
+
+/// The answer to that. One that says what was said before changes nothing; nor does none, which is the pair's
+/// own failure if it is one.
+void GenerationFirstExchange::on_checked(const handoff_event& event, sdk::Turn& turn) {
+  const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
+  if (!checking_ || (!done && event.kind != HANDOFF_EVENT_LEG_FAILED)) return;
+  checking_ = false;
+  auto info =
+      done && sdk::is_success(event.status) ? read_server_info(host_, sdk::view(event.body)) : std::nullopt;
+  const bool is_same = info && *info == info_;
+  if (is_same) memory_.remember(context_endpoint_, std::move(*info), event.now_ms);
+  if (is_same || !done) {
+    if (const auto reply = std::exchange(unchecked_reply_, std::nullopt))
+      on_context_reply(200, *reply, event.now_ms, turn);
+    return;
+  }
+  if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;
+  // Generation waits at an address where nobody is any more, and context for a generation that does not come.
+  host_.count("engine_changed");
+  if (!generation_done_) turn.cancel(generation_leg_);
+  cancel_context(turn);
+  if (!info) {
+    refuse(turn);
+  } else if (!tried_again_) {
+    tried_again_ = true;
+    host_.count("started_over");
+    memory_.remember(context_endpoint_, *info, event.now_ms);
+    from_memory_ = false;
+    start_generation(*info, turn);
+  } else {
+    phase_ = Phase::settled;
+    turn.fail({.status = 502,
+               .code = "invalid_prefill_handoff",
+               .message = "The context engine has changed while it was asked.",
+               .leg = info_leg_});
+  }
 }
 
 void GenerationFirstExchange::refuse(sdk::Turn& turn) {
@@ -128,7 +179,8 @@ void GenerationFirstExchange::start_generation(const ContextInfo& info, sdk::Tur
   }
   phase_ = Phase::pairing;
   context_leg_id_ = 0;
-  generation_done_ = generation_spoke_ = false;
+  generation_done_ = generation_spoke_ = checking_ = false;
+  unchecked_reply_.reset();
   first_event_ = {};
   const auto body = generation_body(body_, std::move(params.pieces), {}, {});
   const auto headers = leg_headers(signature);
@@ -153,6 +205,7 @@ void GenerationFirstExchange::start_context(sdk::Turn& turn) {
   leg.target = HANDOFF_TARGET_PREFILL;
   leg.reply = HANDOFF_REPLY_COLLECT;
   leg.linger_ms = kLingerMs;  // it answers when generation has its blocks
+  if (from_memory_) leg.flags = HANDOFF_LEG_WANT_CONNECTED;
   leg.headers = headers;
   leg.body = body;
   leg.id = context_leg_id_ = next_leg_++;
@@ -187,7 +240,7 @@ void GenerationFirstExchange::on_generation(const handoff_event& event, sdk::Tur
 
 /// Generation has failed in its own words. Context would wait for it.
 void GenerationFirstExchange::give_generations_answer(sdk::Turn& turn) {
-  if (context_leg_id_ != 0) turn.cancel(context_leg_id_);
+  cancel_context(turn);
   relay_generation(turn);
 }
 
@@ -197,19 +250,30 @@ void GenerationFirstExchange::relay_generation(sdk::Turn& turn) {
 }
 
 void GenerationFirstExchange::on_context(const handoff_event& event, sdk::Turn& turn) {
-  if (event.kind == HANDOFF_EVENT_LEG_FAILED) {
+  if (event.kind == HANDOFF_EVENT_LEG_CONNECTED) {
+    on_context_connected(event, turn);
+  } else if (event.kind == HANDOFF_EVENT_LEG_FAILED) {
     on_failed(event, turn);
   } else if (event.kind == HANDOFF_EVENT_LEG_DONE) {
-    on_context_reply(event, turn);
+    const auto text = sdk::view(event.body);
+    if (checking_ && sdk::is_success(event.status)) {
+      unchecked_reply_ = std::string(text);  // any engine answers
+    } else {
+      on_context_reply(event.status, text, event.now_ms, turn);
+    }
   }
 }
 
-void GenerationFirstExchange::on_context_reply(const handoff_event& event, sdk::Turn& turn) {
-  const auto text = sdk::view(event.body);
+void GenerationFirstExchange::cancel_context(sdk::Turn& turn) {
+  if (context_leg_id_ != 0 && !unchecked_reply_) turn.cancel(context_leg_id_);
+}
+
+void GenerationFirstExchange::on_context_reply(std::uint32_t status, std::string_view text,
+                                               std::uint64_t now_ms, sdk::Turn& turn) {
   const auto reply = read_completion(host_, text);
-  const bool success = sdk::is_success(event.status);
+  const bool success = sdk::is_success(status);
   if (success && reply.kind != ContextReply::Kind::invalid) {
-    memory_.confirm(context_endpoint_, info_, event.now_ms);  // it is the engine that was asked
+    memory_.confirm(context_endpoint_, info_, now_ms);  // it is the engine that was asked
     if (reply.kind == ContextReply::Kind::finished && !generation_spoke_) {
       answer_finished(reply, turn);
     } else {
@@ -246,10 +310,11 @@ void GenerationFirstExchange::on_failed(const handoff_event& event, sdk::Turn& t
   // A context that has the request and breaks off may be sending its blocks: generation is left to linger.
   const bool never_sent = (event.flags & HANDOFF_REQUEST_SENT) == 0;
   if (is_context && never_sent && !generation_done_) turn.cancel(generation_leg_);
-  if (!is_context && context_leg_id_ != 0) turn.cancel(context_leg_id_);
+  if (!is_context) cancel_context(turn);
   if (sdk::lost_in_transit(event) && !tried_again_) {
     tried_again_ = true;
     host_.count("started_over");
+    phase_ = Phase::asking;
     ask_context(turn);
     return;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -32,11 +33,14 @@ class GenerationFirstExchange final : public sdk::Exchange {
 
   void ask_context(sdk::Turn& turn);
   void on_info(const handoff_event& event, sdk::Turn& turn);
+  void on_context_connected(const handoff_event& event, sdk::Turn& turn);
+  void on_checked(const handoff_event& event, sdk::Turn& turn);
   void start_generation(const ContextInfo& info, sdk::Turn& turn);
   void start_context(sdk::Turn& turn);
   void on_generation(const handoff_event& event, sdk::Turn& turn);
   void on_context(const handoff_event& event, sdk::Turn& turn);
-  void on_context_reply(const handoff_event& event, sdk::Turn& turn);
+  void on_context_reply(std::uint32_t status, std::string_view text, std::uint64_t now_ms, sdk::Turn& turn);
+  void cancel_context(sdk::Turn& turn);
   void answer_finished(const ContextReply& reply, sdk::Turn& turn);
   void give_generations_answer(sdk::Turn& turn);
   void relay_generation(sdk::Turn& turn);
@@ -56,6 +60,9 @@ class GenerationFirstExchange final : public sdk::Exchange {
   std::uint32_t info_leg_ = 0;
   std::uint32_t generation_leg_ = 0;
   std::uint32_t context_leg_id_ = 0;  ///< 0: not started yet
+  bool from_memory_ = false;          ///< `info_` was not asked for by this exchange
+  bool checking_ = false;             ///< the context engine is asked whether it is still the one of `info_`
+  std::optional<std::string> unchecked_reply_;  ///< its good answer meanwhile
   std::string disagg_id_;
   json_text::FirstEvent first_event_;  ///< of generation's reply: it may be an error
   bool generation_spoke_ = false;      ///< a byte of its reply's body is there: so are its blocks

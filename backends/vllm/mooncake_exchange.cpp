@@ -30,6 +30,11 @@ void MooncakeExchange::start(std::uint64_t now_ms, sdk::Turn& turn) {
 }
 
 void MooncakeExchange::begin_anew(sdk::Turn& turn) {
+  if (bootstrap_leg_ != 0) turn.cancel(bootstrap_leg_);  // of a check that came too late
+  ask(turn);
+}
+
+void MooncakeExchange::ask(sdk::Turn& turn) {
   sdk::Leg leg;
   leg.id = bootstrap_leg_ = next_leg_++;
   leg.role = HANDOFF_ROLE_AUXILIARY;
@@ -47,21 +52,55 @@ void MooncakeExchange::begin_anew(sdk::Turn& turn) {
 
 void MooncakeExchange::on_other_event(const handoff_event& event, sdk::Turn& turn) {
   if (event.leg != bootstrap_leg_) return;
+  if (phase_ == Phase::pairing) {
+    on_checked(event, turn);
+    return;
+  }
   const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
   if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
-  if (!done || !sdk::is_success(event.status)) {
+  if (!done || event.status >= 500) {
     phase_ = Phase::settled;
     turn.fail_with_leg(bootstrap_leg_);
     return;
   }
-  const auto ranks = read_bootstrap(host_, sdk::view(event.body));
+  const auto ranks = sdk::is_success(event.status) ? read_bootstrap(host_, sdk::view(event.body))
+                                                   : std::vector<PrefillRank>{};
   if (ranks.empty()) {
     host_.count("no_bootstrap_ranks");
     fail_invalid("The Mooncake bootstrap server of the prefill engine names no rank with an engine_id.",
                  bootstrap_leg_, turn);
     return;
   }
+  bootstrap_leg_ = 0;
   memory_.bootstrap.remember(prefill_, ranks, event.now_ms);
+  start_with(ranks, /*from_memory=*/false, turn);
+}
+
+/// Decode would wait for the remembered engine until its time is over. So the bootstrap server is asked
+/// again, beside the pair, and what is known of it is good for no other request meanwhile.
+void MooncakeExchange::on_new_connection(sdk::Turn& turn) {
+  if (bootstrap_leg_ != 0) return;
+  forget();
+  ask(turn);
+}
+
+/// The answer to that. One that names the same engine changes nothing; nor does none, which is the pair's own
+/// failure if it is one.
+void MooncakeExchange::on_checked(const handoff_event& event, sdk::Turn& turn) {
+  const bool failed = event.kind == HANDOFF_EVENT_LEG_FAILED;
+  if (!failed && event.kind != HANDOFF_EVENT_LEG_DONE) return;
+  bootstrap_leg_ = 0;
+  const auto ranks = failed || !sdk::is_success(event.status) ? std::vector<PrefillRank>{}
+                                                              : read_bootstrap(host_, sdk::view(event.body));
+  if (ranks.empty()) return;
+  memory_.bootstrap.remember(prefill_, ranks, event.now_ms);
+  if (std::find(ranks.begin(), ranks.end(), rank_) != ranks.end() || decode_done_ || !may_start_over())
+    return;
+  if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;
+  host_.count("engine_changed");
+  if (!prefill_done_) turn.cancel(prefill_leg_);
+  give_up_decode(turn);
+  note_start_over();
   start_with(ranks, /*from_memory=*/false, turn);
 }
 
@@ -78,7 +117,7 @@ const PrefillRank& MooncakeExchange::choose(const std::vector<PrefillRank>& rank
 }
 
 void MooncakeExchange::start_with(const std::vector<PrefillRank>& ranks, bool from_memory, sdk::Turn& turn) {
-  const PrefillRank& rank = choose(ranks);
+  const PrefillRank& rank = rank_ = choose(ranks);
   const auto params = mooncake_params(random_name(host_), sdk::view(request_.prefill_host),
                                       settings_.bootstrap_port, rank.engine_id);
   const std::array prefill_headers{sdk::header(kEngineRankHeader, rank.rank)};

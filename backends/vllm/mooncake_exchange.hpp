@@ -22,13 +22,17 @@ class MooncakeExchange final : public PairExchange {
   void forget() override { memory_.bootstrap.forget(prefill_); }
   void begin_anew(sdk::Turn& turn) override;
   void on_prefill_reply(const handoff_event& event, sdk::Turn& turn) override;
+  void on_new_connection(sdk::Turn& turn) override;
   void on_other_event(const handoff_event& event, sdk::Turn& turn) override;
+  void on_checked(const handoff_event& event, sdk::Turn& turn);
+  void ask(sdk::Turn& turn);
   void start_with(const std::vector<PrefillRank>& ranks, bool from_memory, sdk::Turn& turn);
   const PrefillRank& choose(const std::vector<PrefillRank>& ranks) const;
 
   PrefillMemory& memory_;
   const std::string prefill_;  ///< key of the memory
   std::uint32_t bootstrap_leg_ = 0;
+  PrefillRank rank_;  ///< what decode was told
 };
 
 }  // namespace handoff::vllm

@@ -24,6 +24,8 @@ void PairExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
     on_prefill(event, turn);
   } else if (event.leg == decode_leg_) {
     on_decode(event, turn);
+  } else {
+    on_other_event(event, turn);
   }
 }
 
@@ -39,6 +41,7 @@ void PairExchange::start_pair(const Told& prefill_told, const Told& decode_told,
   leg.role = HANDOFF_ROLE_PREFILL;
   leg.target = HANDOFF_TARGET_PREFILL;
   leg.reply = HANDOFF_REPLY_COLLECT;
+  if (from_memory) leg.flags = HANDOFF_LEG_WANT_CONNECTED;
   leg.headers = prefill_told.headers;
   leg.body = prefill;
   turn.start(leg);
@@ -56,6 +59,8 @@ void PairExchange::start_pair(const Told& prefill_told, const Told& decode_told,
 }
 
 void PairExchange::on_prefill(const handoff_event& event, sdk::Turn& turn) {
+  const bool is_new = event.kind == HANDOFF_EVENT_LEG_CONNECTED && (event.flags & HANDOFF_REUSED) == 0;
+  if (is_new && from_memory_) on_new_connection(turn);
   const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
   if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
   if (done && sdk::is_success(event.status) && host_.json(sdk::view(event.body)).is_object()) {
@@ -138,10 +143,14 @@ void PairExchange::relay_decode(sdk::Turn& turn) {
   turn.relay(decode_leg_);
 }
 
-void PairExchange::start_over(sdk::Turn& turn) {
+void PairExchange::note_start_over() {
   tried_again_ = true;
-  phase_ = Phase::other;
   host_.count("started_over");
+}
+
+void PairExchange::start_over(sdk::Turn& turn) {
+  note_start_over();
+  phase_ = Phase::other;
   begin_anew(turn);
 }
 

@@ -44,12 +44,17 @@ class PairExchange : public sdk::Exchange {
   virtual void begin_anew(sdk::Turn& turn) = 0;
   /// Prefill answered 2xx with an object: calls prefill_is_done(), or settles in another way.
   virtual void on_prefill_reply(const handoff_event& event, sdk::Turn& turn) = 0;
-  /// Events while nothing of the pair runs.
+  /// Prefill's connection had to be made anew: another engine may listen there than the one of the memory.
+  virtual void on_new_connection(sdk::Turn&) {}
+  /// Events of other legs than the pair's.
   virtual void on_other_event(const handoff_event& event, sdk::Turn& turn) = 0;
 
   void prefill_is_done(sdk::Turn& turn);
   /// Closes decode's leg: its answer is of no use. Nothing of it has been shown.
   void give_up_decode(sdk::Turn& turn);
+  bool may_start_over() const { return !tried_again_; }
+  void note_start_over();
+  void start_over(sdk::Turn& turn);
   void fail_invalid(std::string_view message, std::uint32_t leg, sdk::Turn& turn);
   void run_decode_only(std::string_view reason, sdk::Turn& turn);
 
@@ -64,6 +69,7 @@ class PairExchange : public sdk::Exchange {
   std::uint32_t next_leg_ = 1;
   std::uint32_t prefill_leg_ = 0;
   std::uint32_t decode_leg_ = 0;
+  bool prefill_done_ = false;
   bool decode_done_ = false;
 
  private:
@@ -71,12 +77,10 @@ class PairExchange : public sdk::Exchange {
   void on_decode(const handoff_event& event, sdk::Turn& turn);
   void on_decode_spoke(sdk::Turn& turn);
   void on_decode_refused(bool by_status_4xx, sdk::Turn& turn);
-  void start_over(sdk::Turn& turn);
   void relay_decode(sdk::Turn& turn);
 
   json_text::FirstEvent first_event_;  ///< of decode's reply
   bool from_memory_ = false;
-  bool prefill_done_ = false;
   bool decode_spoke_ = false;
   bool tried_again_ = false;
 };

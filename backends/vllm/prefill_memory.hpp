@@ -14,6 +14,8 @@ namespace handoff::vllm {
 struct PrefillRank {
   std::string rank;       ///< decimal
   std::string engine_id;  ///< a JSON string
+
+  bool operator==(const PrefillRank& other) const = default;
 };
 
 /// Reads the reply of a Mooncake bootstrap server's `/query`; empty if it has no rank.

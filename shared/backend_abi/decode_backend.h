@@ -44,7 +44,7 @@ extern "C" {
 #endif
 
 #define HANDOFF_ABI_MAJOR 1u
-#define HANDOFF_ABI_MINOR 1u
+#define HANDOFF_ABI_MINOR 2u
 
 /* The one exported symbol; see handoff_backend_entry. */
 #define HANDOFF_BACKEND_SYMBOL "handoff_backend_get"
@@ -208,6 +208,10 @@ typedef struct handoff_request {
 #define HANDOFF_EVENT_LEG_DONE 4u   /* the reply ended well; any status. COLLECT: `body` is all of it */
 #define HANDOFF_EVENT_LEG_FAILED 5u /* no complete reply; see cause */
 #define HANDOFF_EVENT_END 6u        /* the exchange is over; see outcome. Sent exactly once, before end() */
+/* The leg has its connection, and nothing has been sent on it yet (only with WANT_CONNECTED; again for
+ * another try). With REUSED it is one that was there before: the engine at its other end is still the one
+ * that it was. Without, another engine may listen there by now than the one that a backend remembers. */
+#define HANDOFF_EVENT_LEG_CONNECTED 7u
 
 /* Why a leg failed. */
 #define HANDOFF_CAUSE_CONNECT 1u /* refused, unreachable, name not found */
@@ -287,6 +291,7 @@ typedef struct handoff_piece {
 #define HANDOFF_LEG_WANT_BODY 8u
 #define HANDOFF_LEG_NO_CLIENT_HEADERS 16u /* start from no headers, not from the client's end-to-end ones */
 #define HANDOFF_LEG_CLIENT_BODY 32u       /* send the client's body unchanged; `body` is ignored */
+#define HANDOFF_LEG_WANT_CONNECTED 64u
 
 #define HANDOFF_MAX_LEGS 16u /* per exchange, background calls not counted */
 

@@ -385,6 +385,28 @@ def test_sent_is_told_before_the_engine_answers(play):
         assert client.read_response("POST").body == b"answer"
 
 
+# --------------------------------------------------------------------------------------------------------- WANT_CONNECTED
+
+def test_connection_is_told_before_the_request_is_out(play):
+    """And whether it was there before."""
+    script = "begin=start:1:decode:relay:connected; connected.1=note:new; reused.1=note:kept"
+    for word in ("new", "kept"):
+        with play.ask(script) as client:
+            first, second = play.decode.next(), play.decode.next()
+            note = first if first.target.startswith("/note/") else second
+            assert note.target == f"/note/{word}"
+            note.reply(headers=[("Connection", "close")])
+            (second if note is first else first).reply(b"answer")
+            assert client.read_response("POST").body == b"answer"
+
+
+def test_leg_that_finds_nobody_has_no_connection(play):
+    play.prefill.stop()
+    script = "begin=start:1:prefill:collect:connected; connected.1=fail:501; failed.1=fail:418"
+    with play.ask(script) as client:
+        assert client.read_response("POST").status == 418
+
+
 # ---------------------------------------------------------------------------------------------- what is told at the end
 
 def test_a_leg_that_ended_as_the_client_left_is_told_before_end(play):

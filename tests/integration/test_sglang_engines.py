@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import MOCK
 from harness.sglang_rig import (  # noqa: F401, F811 (fixtures)
-    BODIES, CHAT, SETTINGS, SglangRig, engines, good_prefill, pd, played, sglang_rig,
+    BODIES, CHAT, SETTINGS, STREAMS, SglangRig, engines, good_prefill, pd, played, sglang_rig,
 )
 from harness.sidecar import Sidecar, run
 from mock_engine_client import MockEngine
@@ -58,21 +58,52 @@ def test_s52_a_server_info_that_is_none(fault):
         assert pd.post(BODIES[CHAT], CHAT).status == 200, "what failed is not remembered"
 
 
-@pytest.mark.parametrize("typed", [True, False], ids=["typed-errors", "plain-errors"])
-def test_s53_an_engine_that_moved_its_bootstrap_port_is_asked_again(typed):
-    """Restarted sooner than a real engine can be, so that the old port is still remembered. Where decode says that it may be
-    tried again, no client notices; else the first one does."""
-    decode = ("--time-scale", "0.01", *(("--typed-errors",) if typed else ()))
-    with sglang_rig(decode=decode) as pd:
+def replaced(engine, *flags):
+    """Another engine on its port, sooner than a real one could start."""
+    engine.stop()
+    return MockEngine("--engine", "sglang", "--port", str(engine.port), *flags, binary=MOCK)
+
+
+@STREAMS
+def test_s53_an_engine_that_moved_its_bootstrap_port_is_asked_again(stream):
+    """No client notices, and no engine's time-out (300 s) is waited for."""
+    with sglang_rig() as pd:
         assert pd.post(BODIES[CHAT], CHAT).status == 200
-        port = pd.prefill.port
-        pd.prefill.stop()
-        with MockEngine("--engine", "sglang", "--disaggregation-mode", "prefill", "--port", str(port), binary=MOCK) as moved:
-            pd.prefill = moved
-            answers = [pd.post(BODIES[CHAT], CHAT).status for _ in range(3)]
-            assert answers[1:] == [200, 200], answers
-            assert answers[0] == 200 if typed else answers[0] in (200, 500), answers
+        with replaced(pd.prefill, "--disaggregation-mode", "prefill") as pd.prefill:
+            for _ in range(3):
+                assert pd.post({**BODIES[CHAT], "stream": stream}, CHAT).status == 200
             pd.wait_tidy()
+        assert pd.counters_at_end()["backend.engine_changed"] == 1
+
+
+@pytest.mark.parametrize("which, mode", [("prefill", "decode"), ("prefill", "null"), ("decode", "prefill"), ("decode", "null")])
+def test_s59_an_engine_of_another_role_that_takes_a_port_is_noticed(which, mode):
+    with sglang_rig() as pd:
+        assert pd.post(BODIES[CHAT], CHAT).status == 200
+        engine = getattr(pd, which)
+        with replaced(engine, "--disaggregation-mode", mode) as other:
+            setattr(pd, which, other)
+            for _ in range(3):
+                answer = pd.post(BODIES[CHAT], CHAT).refused(502, "engine_role_mismatch")
+                assert f"{which} mode" in answer.error["message"]
+            pd.wait_tidy()
+        with replaced(engine, "--disaggregation-mode", which) as again:
+            setattr(pd, which, again)
+            assert pd.post(BODIES[CHAT], CHAT).status == 200
+            pd.wait_tidy()
+
+
+@pytest.mark.parametrize("which", ["prefill", "decode"])
+def test_s59_an_engine_that_is_no_sglang_is_noticed(which):
+    with sglang_rig() as pd:
+        assert pd.post(BODIES[CHAT], CHAT).status == 200
+        engine = getattr(pd, which)
+        engine.stop()
+        with MockEngine("--port", str(engine.port), binary=MOCK):
+            for _ in range(2):
+                assert pd.post(BODIES[CHAT], CHAT).status == 502
+        other = pd.decode if which == "prefill" else pd.prefill
+        other.wait(requests=0, blocks_free="all", sglang__rooms__live=0)
 
 
 def test_s54_versions_that_differ_are_warned_of():

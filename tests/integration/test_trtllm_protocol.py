@@ -455,6 +455,29 @@ def test_t55_context_reply_that_goes_nowhere_is_told_at_once(own_rig, body):
         rig.decode.wait(requests=0, blocks_free="all")
 
 
+@STREAMS
+def test_t57_context_engine_that_was_restarted_is_asked_again(own, own_rig, stream):
+    """On its port, with another address for blocks, sooner than a real one could start: no client waits for a time-out."""
+    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"})
+    assert rig.post(CHAT, "/v1/chat/completions").status == 200
+    rig.prefill.stop()
+    rig.prefill = own.engine("--engine", "trtllm", "--role", "producer", "--port", str(rig.prefill.port))
+    for _ in range(3):
+        assert rig.post({**CHAT, "stream": stream}, "/v1/chat/completions").status == 200
+    rig.wait_tidy()
+    assert rig.counters_at_end()["backend.engine_changed"] == 1
+
+
+def test_t57_engine_that_is_no_context_server_is_noticed(own, own_rig):
+    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"})
+    assert rig.post(CHAT, "/v1/chat/completions").status == 200
+    rig.prefill.stop()
+    own.engine("--port", str(rig.prefill.port))  # vLLM
+    for _ in range(2):
+        assert rig.post(CHAT, "/v1/chat/completions").status == 502
+    rig.decode.wait(requests=0, blocks_free="all")
+
+
 # ------------------------------------------------------------------------------------------------------------- the rest
 
 def test_other_paths_pass_through(rig):

@@ -232,7 +232,6 @@ def test_prefill_is_restarted(between, own, connector):
     rig = between(connector)
     rig.check()
     restart(rig, own)
-    rig.decode.times_up(leases=False)  # its wait for the engine that it remembers
     for number in range(3):
         rig.check(prompt=f"prompt {number} after the restart, and a few words more", stream=number == 1)
     assert rig.prefill.state()["prefill_requests"] >= 3

@@ -43,7 +43,8 @@ std::uint32_t index_of(std::string_view word, std::span<const std::string_view> 
 constexpr std::array<std::string_view, 3> kRoles{"prefill", "decode", "auxiliary"};
 constexpr std::array<std::string_view, 5> kReplies{"collect", "hold", "relay", "stream", "discard"};
 
-/// start:ID:ROLE:REPLY[:OPTION...]; options: sent, head, body, resend, local, linger=MS, limit=BYTES
+/// start:ID:ROLE:REPLY[:OPTION...]; options: sent, connected, head, body, resend, local, linger=MS,
+/// limit=BYTES
 void start(const std::vector<std::string_view>& words, sdk::Turn& turn) {
   sdk::Leg leg;
   leg.id = number(words.at(1));
@@ -54,6 +55,7 @@ void start(const std::vector<std::string_view>& words, sdk::Turn& turn) {
   for (std::size_t i = 4; i < words.size(); ++i) {
     const auto option = words[i];
     if (option == "sent") leg.flags |= HANDOFF_LEG_WANT_SENT;
+    if (option == "connected") leg.flags |= HANDOFF_LEG_WANT_CONNECTED;
     if (option == "head") leg.flags |= HANDOFF_LEG_WANT_HEAD;
     if (option == "body") leg.flags |= HANDOFF_LEG_WANT_BODY;
     if (option == "resend") leg.flags |= HANDOFF_LEG_MAY_RESEND;
@@ -86,8 +88,10 @@ class Scripted final : public sdk::Exchange {
   explicit Scripted(std::string script) : script_(std::move(script)) {}
 
   void on_event(const handoff_event& event, sdk::Turn& turn) override {
-    constexpr std::array<std::string_view, 7> kNames{"", "sent", "head", "body", "done", "failed", "end"};
-    const std::string name(kNames.at(event.kind));
+    constexpr std::array<std::string_view, 8> kNames{"",     "sent",   "head", "body",
+                                                     "done", "failed", "end",  "connected"};
+    std::string name(kNames.at(event.kind));
+    if (name == "connected" && (event.flags & HANDOFF_REUSED) != 0) name = "reused";
     if (event.kind == HANDOFF_EVENT_END) {
       run(name, event, turn);
     } else {

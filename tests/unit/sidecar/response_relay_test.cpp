@@ -53,7 +53,8 @@ class ResponseRelayTest : public LoopCase {
                                      .is_head = method == "HEAD",
                                      .may_resend = false,
                                      .deadline = milliseconds(0),
-                                     .on_sent = nullptr});
+                                     .on_sent = nullptr,
+                                     .on_connected = nullptr});
     auto end = RelayEnd::client_gone;
     run(relay_leg(leg, *relay_, end));
     return end;
@@ -232,7 +233,8 @@ TEST_F(ResponseRelayTest, ReadsNoFurtherWhileTheClientIsBehind) {
                                    .is_head = false,
                                    .may_resend = false,
                                    .deadline = milliseconds(0),
-                                   .on_sent = nullptr});
+                                   .on_sent = nullptr,
+                                   .on_connected = nullptr});
   auto end = RelayEnd::engine_failed;
   bool ended = false;
   spawn(relay_leg(leg, to_client, end), ended);

@@ -45,7 +45,8 @@ class UpstreamLegTest : public LoopCase {
                                                     .is_head = false,
                                                     .may_resend = may_resend,
                                                     .deadline = deadline,
-                                                    .on_sent = nullptr});
+                                                    .on_sent = nullptr,
+                                                    .on_connected = nullptr});
   }
   Outcome ask(const EngineAddress& engine, bool may_resend = false) {
     const auto leg = leg_to(engine, may_resend);
@@ -229,7 +230,8 @@ TEST_F(UpstreamLegTest, TakesAnAnswerThatComesBeforeTheWholeRequest) {
                                    .is_head = false,
                                    .may_resend = false,
                                    .deadline = milliseconds(0),
-                                   .on_sent = nullptr});
+                                   .on_sent = nullptr,
+                                   .on_connected = nullptr});
   Outcome out;
   run(converse(leg, out));
   EXPECT_EQ(out.open, LegFailure::none);
@@ -255,7 +257,8 @@ TEST_F(UpstreamLegTest, GoesOnSendingAfterAnInterimResponse) {
                  .is_head = false,
                  .may_resend = false,
                  .deadline = milliseconds(0),
-                 .on_sent = nullptr});
+                 .on_sent = nullptr,
+                 .on_connected = nullptr});
   Outcome out;
   run(converse(leg, out));
   EXPECT_EQ(out.open, LegFailure::none);

@@ -96,6 +96,56 @@ TEST_F(SglangAsking, QuestionsThatFailAreReported) {
   EXPECT_EQ(only(actions, Action::Kind::fail).code, "auxiliary_upstream_error");
 }
 
+// S59
+TEST_F(SglangAsking, AnEngineBehindANewConnectionIsAskedAgain) {
+  const auto connected = [](const Leg& leg, std::uint32_t flags) {
+    return Event{.kind = HANDOFF_EVENT_LEG_CONNECTED, .leg = leg.id, .flags = flags};
+  };
+  for (const bool of_prefill : {true, false}) {
+    const std::uint32_t target = of_prefill ? HANDOFF_TARGET_PREFILL : HANDOFF_TARGET_LOCAL;
+    host_.now_ms += 10000;
+    const auto asked = answered(kPrefillInfo, kDecodeInfo);
+    EXPECT_EQ(leg(asked, HANDOFF_ROLE_PREFILL).flags, 0U) << "just asked";
+
+    exchange_ = begin(kChat, kChatBody);
+    auto prefill = leg(exchange_->begin_actions(), HANDOFF_ROLE_PREFILL);
+    auto decode = leg(exchange_->begin_actions(), HANDOFF_ROLE_DECODE);
+    EXPECT_TRUE(exchange_->deliver(connected(prefill, HANDOFF_REUSED)).empty());
+    EXPECT_TRUE(exchange_->deliver(connected(decode, HANDOFF_REUSED)).empty());
+    const auto& side = of_prefill ? prefill : decode;
+    auto ids = questions(exchange_->deliver(connected(side, 0)));
+    ASSERT_EQ(ids.size(), 1U);
+    EXPECT_EQ(questions(begin(kChat, kChatBody)->begin_actions()).count(target), 1U) << "doubtful for others";
+    const auto& same = of_prefill ? kPrefillInfo : kDecodeInfo;
+    EXPECT_TRUE(exchange_->deliver(leg_done(ids.at(target), 200, same)).empty());
+    EXPECT_TRUE(questions(begin(kChat, kChatBody)->begin_actions()).empty()) << "known anew";
+
+    // Another one: what runs is ended, and a second pair begins with what is asked anew.
+    exchange_ = begin(kChat, kChatBody);
+    prefill = leg(exchange_->begin_actions(), HANDOFF_ROLE_PREFILL);
+    decode = leg(exchange_->begin_actions(), HANDOFF_ROLE_DECODE);
+    ids = questions(exchange_->deliver(connected(of_prefill ? prefill : decode, 0)));
+    auto actions = exchange_->deliver(leg_done(ids.at(target), 200, R"({"disaggregation_mode":"null"})"));
+    EXPECT_EQ(of_kind(actions, Action::Kind::cancel).size(), 2U);
+    EXPECT_EQ(of_kind(actions, Action::Kind::background).size(), 2U) << "aborts";
+    ids = questions(actions);
+    ASSERT_EQ(ids.count(target), 1U);
+    actions = exchange_->deliver(leg_done(ids.at(target), 200, R"({"disaggregation_mode":"null"})"));
+    EXPECT_EQ(only(actions, Action::Kind::fail).code, "engine_role_mismatch");
+  }
+  EXPECT_EQ(host_.counts["engine_changed"], 2);
+}
+
+TEST_F(SglangAsking, AQuestionBesideThePairThatFailsIsNoFailure) {
+  answered(kPrefillInfo, kDecodeInfo);
+  exchange_ = begin(kChat, kChatBody);
+  const auto prefill = leg(exchange_->begin_actions(), HANDOFF_ROLE_PREFILL);
+  const auto ids =
+      questions(exchange_->deliver({.kind = HANDOFF_EVENT_LEG_CONNECTED, .leg = prefill.id, .flags = 0}));
+  EXPECT_TRUE(exchange_->deliver(leg_failed(ids.at(HANDOFF_TARGET_PREFILL), HANDOFF_CAUSE_RESET)).empty());
+  EXPECT_TRUE(exchange_->deliver(leg_done(prefill.id, 200, kGoodPrefill)).empty());
+}
+
 TEST_F(SglangAsking, AFailureMakesThePluginAskAgain) {
   auto actions = answered(kPrefillInfo, kDecodeInfo);
   exchange_->deliver(leg_failed(leg(actions, HANDOFF_ROLE_PREFILL).id, HANDOFF_CAUSE_CONNECT));

@@ -98,6 +98,49 @@ TEST_F(GenerationFirst, TheAddressIsRememberedPerEndpointAndForgottenOnFailure) 
   EXPECT_EQ(only(begin(kChat, kAsk)->begin_actions()).leg.name, "server_info");
 }
 
+// T57
+TEST_F(GenerationFirst, ContextBehindANewConnectionIsAskedAgain) {
+  const auto connected = [](std::uint32_t leg, std::uint32_t flags) {
+    return Event{.kind = HANDOFF_EVENT_LEG_CONNECTED, .leg = leg, .flags = flags};
+  };
+  EXPECT_EQ(pairing()->running().at(3).flags, 0U) << "just asked";
+  const auto remembered = [&] {
+    auto exchange = begin(kChat, kAsk);
+    EXPECT_EQ(only(exchange->deliver(sent(1))).leg.flags, HANDOFF_LEG_WANT_CONNECTED);
+    return exchange;
+  };
+  auto exchange = remembered();
+  EXPECT_TRUE(exchange->deliver(connected(2, HANDOFF_REUSED)).empty());
+  EXPECT_EQ(only(exchange->deliver(connected(2, 0))).leg.name, "server_info");
+  EXPECT_EQ(only(begin(kChat, kAsk)->begin_actions()).leg.name, "server_info") << "doubtful for others";
+  EXPECT_TRUE(exchange->deliver(leg_done(3, 200, kInfo)).empty());
+  EXPECT_EQ(only(exchange->deliver(leg_done(2, 200, context_reply()))).kind, Kind::relay);
+
+  const auto other = R"({"disaggregated_params":{"ctx_info_endpoint":"tcp://10.0.0.9:7001"}})";
+  exchange = remembered();
+  exchange->deliver(connected(2, 0));
+  auto actions = exchange->deliver(leg_done(3, 200, other));
+  ASSERT_EQ(actions.size(), 3U);
+  EXPECT_EQ(actions[0].kind, Kind::cancel);
+  EXPECT_EQ(actions[1].kind, Kind::cancel);
+  EXPECT_NE(actions[2].leg.body.find("tcp://10.0.0.9:7001"), std::string::npos);
+  EXPECT_EQ(only(exchange->deliver(sent(actions[2].leg.id))).leg.flags, 0U) << "just asked";
+
+  // A good answer means nothing before the engine is known.
+  exchange = remembered();
+  exchange->deliver(connected(2, 0));
+  EXPECT_TRUE(exchange->deliver(leg_done(2, 200, context_reply())).empty());
+  EXPECT_EQ(only(exchange->deliver(leg_done(3, 200, other))).kind, Kind::relay);
+
+  exchange = remembered();
+  exchange->deliver(connected(2, 0));
+  EXPECT_TRUE(exchange->deliver(leg_done(2, 200, context_reply())).empty());
+  actions = exchange->deliver(leg_done(3, 404, "{}"));
+  EXPECT_EQ(actions.back().kind, Kind::fail);
+  EXPECT_EQ(actions.back().status, 502U);
+  EXPECT_EQ(host_.counts["engine_changed"], 2);
+}
+
 // T43: an engine needs longer to start than that.
 TEST_F(GenerationFirst, TheAddressIsBelievedForFiveSecondsAndAfterSuccess) {
   pairing();
@@ -135,12 +178,15 @@ TEST_F(GenerationFirst, EngineThatAnnouncesNoAddressIsAnError) {
 // T45
 TEST_F(GenerationFirst, FailureOfTheQuestionIsTheSidecarsToTell) {
   for (const auto& event :
-       {leg_done(1, 404, ""), leg_done(1, 500, kInfo), leg_failed(1, HANDOFF_CAUSE_CONNECT)}) {
+       {leg_done(1, 401, ""), leg_done(1, 500, kInfo), leg_failed(1, HANDOFF_CAUSE_CONNECT)}) {
     const auto exchange = begin(kChat, kAsk);
     const auto action = only(exchange->deliver(event));
     EXPECT_EQ(action.kind, Kind::fail_with_leg);
     EXPECT_EQ(action.leg_id, 1U);
   }
+  const auto none = only(begin(kChat, kAsk)->deliver(leg_done(1, 404, "")));
+  EXPECT_EQ(none.kind, Kind::fail) << "that path is not the client's";
+  EXPECT_EQ(none.status, 502U);
 }
 
 // T46

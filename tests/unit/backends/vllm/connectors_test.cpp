@@ -240,6 +240,39 @@ TEST_F(Mooncake, OldEngineIdIsAskedForAnew) {
   EXPECT_EQ(host_.counts["started_over"], 2);
 }
 
+// C71: decode that remembers the engine waits for it, so its bootstrap server is asked when the connection is
+// a new one.
+TEST_F(Mooncake, BootstrapServerBehindANewConnectionIsAskedAgain) {
+  const auto connected = [](const Leg& leg, std::uint32_t flags) {
+    return Event{.kind = HANDOFF_EVENT_LEG_CONNECTED, .leg = leg.id, .flags = flags};
+  };
+  EXPECT_EQ(pair().prefill.flags, 0U) << "just asked";
+  auto same = pair();
+  EXPECT_TRUE(same.exchange->deliver(connected(same.prefill, HANDOFF_REUSED)).empty());
+  auto query = only(same.exchange->deliver(connected(same.prefill, 0))).leg;
+  EXPECT_EQ(query.name, "bootstrap");
+  EXPECT_EQ(only(begin(kChat, kShortAsk)->begin_actions()).leg.name, "bootstrap") << "doubtful for others";
+  EXPECT_TRUE(same.exchange->deliver(leg_done(query.id, 200, kRanks)).empty());
+
+  for (const bool prefill_is_done : {false, true}) {
+    auto stale = pair();
+    query = only(stale.exchange->deliver(connected(stale.prefill, 0))).leg;
+    if (prefill_is_done) stale.exchange->deliver(leg_done(stale.prefill.id, 200, kLength));
+    const auto actions = stale.exchange->deliver(leg_done(query.id, 200, R"({"0":{"engine_id":"new"}})"));
+    ASSERT_EQ(actions.size(), prefill_is_done ? 3U : 4U);
+    EXPECT_EQ(actions[0].kind, Kind::cancel);
+    EXPECT_EQ(Json::parse(actions.back().leg.body)["kv_transfer_params"]["remote_engine_id"], "new");
+    // Back to the first one for the next round.
+    auto next = pair();
+    query = only(next.exchange->deliver(connected(next.prefill, 0))).leg;
+    next.exchange->deliver(leg_done(query.id, 200, kRanks));
+  }
+  auto deaf = pair();
+  query = only(deaf.exchange->deliver(connected(deaf.prefill, 0))).leg;
+  EXPECT_TRUE(deaf.exchange->deliver(leg_failed(query.id, HANDOFF_CAUSE_CONNECT)).empty())
+      << "the pair's own failure, if it is one";
+}
+
 // C71: the same when prefill is the quicker one. Decode's reply is not shown before it has begun.
 TEST_F(Mooncake, RememberedPrefillThatIsDoneWaitsForDecodeToSpeak) {
   pair();
@@ -360,7 +393,9 @@ TEST_F(Mooncake, BootstrapServerThatNamesNoRankIsAnError) {
     EXPECT_EQ(action.kind, Kind::fail) << reply;
     EXPECT_EQ(action.code, "invalid_prefill_handoff");
   }
-  for (const auto& event : {leg_done(1, 404, ""), leg_failed(1, HANDOFF_CAUSE_CONNECT)}) {
+  EXPECT_EQ(only(begin(kChat, kShortAsk)->deliver(leg_done(1, 404, kRanks))).status, 502U)
+      << "that path is not the client's";
+  for (const auto& event : {leg_done(1, 503, ""), leg_failed(1, HANDOFF_CAUSE_CONNECT)}) {
     const auto exchange = begin(kChat, kShortAsk);
     EXPECT_EQ(only(exchange->deliver(event)).kind, Kind::fail_with_leg);
   }
