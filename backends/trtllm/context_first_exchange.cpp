@@ -19,6 +19,8 @@ void ContextFirstExchange::on_event(const handoff_event& event, sdk::Turn& turn)
     return;
   }
   if (event.leg != leg_ || phase_ == Phase::settled) return;
+  if (event.kind == HANDOFF_EVENT_LEG_HEAD && phase_ == Phase::generation && !sdk::is_success(event.status))
+    note_refused();
   const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
   if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
   if (phase_ == Phase::context) {
@@ -133,6 +135,7 @@ void ContextFirstExchange::start_generation(const ContextReply& reply, sdk::Turn
   leg.role = HANDOFF_ROLE_DECODE;
   leg.target = HANDOFF_TARGET_LOCAL;
   leg.reply = HANDOFF_REPLY_RELAY;
+  leg.flags = HANDOFF_LEG_WANT_HEAD;
   leg.linger_ms = kLingerMs;
   leg.headers = headers;
   leg.body = body;
@@ -166,6 +169,14 @@ void ContextFirstExchange::start_over(sdk::Turn& turn) {
   tried_again_ = true;
   host_.count("started_over");
   start_context(turn);
+}
+
+/// Its answer is the client's. Nothing tells context, unlike with vLLM.
+void ContextFirstExchange::note_refused() {
+  host_.count("generation_refused");
+  host_.warn("generation_refused",
+             "The generation engine refused a handoff. The context engine keeps its blocks until "
+             "kv_transfer_timeout_ms.");
 }
 
 void ContextFirstExchange::note_unreleased() {

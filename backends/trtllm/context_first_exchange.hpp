@@ -37,6 +37,7 @@ class ContextFirstExchange final : public sdk::Exchange {
   void on_end(const handoff_event& event);
   void start_over(sdk::Turn& turn);
   void note_unreleased();
+  void note_refused();
 
   const Settings& settings_;
   const sdk::Host& host_;

@@ -218,7 +218,9 @@ void GenerationFirstExchange::on_generation(const handoff_event& event, sdk::Tur
       if (context_leg_id_ == 0) start_context(turn);
       return;
     case HANDOFF_EVENT_LEG_HEAD:
-      if (!sdk::is_success(event.status)) give_generations_answer(turn);
+      if (sdk::is_success(event.status)) return;
+      host_.count("generation_refused");
+      give_generations_answer(turn);
       return;
     case HANDOFF_EVENT_LEG_BODY:
       generation_spoke_ = true;

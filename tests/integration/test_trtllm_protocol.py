@@ -306,6 +306,20 @@ def test_t24_generation_that_cant_be_reached_is_counted(own):
     assert rig.counters_at_end()["backend.unreleased"] == 1
 
 
+@pytest.mark.parametrize("schedule", ["context-first", "generation-first"])
+def test_t58_handoff_that_generation_refuses_is_counted(own_rig, schedule):
+    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": schedule})
+    rig.decode.fault(action="reject", status=400)
+    assert rig.post(CHAT, "/v1/chat/completions").status == 400
+    line = rig.exchange_line(path="/v1/chat/completions")
+    assert (line.fields["status"], line.fields["mode"]) == ("400", "disaggregated"), line
+    for engine in (rig.prefill, rig.decode):
+        engine.wait(requests=0)
+        engine.times_up()
+        engine.wait(blocks_free="all", leases=0)
+    assert rig.counters_at_end()["backend.generation_refused"] == 1
+
+
 @pytest.mark.parametrize("field", ["disaggregated_params", "prompt_token_ids_b64", "ctx_info_endpoint", "encoded_opaque_state"])
 def test_fields_of_a_handoff_are_not_the_clients(rig, field):
     for value in ({"request_type": "generation_only"}, "x", 7, [1]):

@@ -48,7 +48,7 @@ TEST_F(ContextFirst, AsksContextThenRelaysGeneration) {
   EXPECT_EQ(generation.role, HANDOFF_ROLE_DECODE);
   EXPECT_EQ(generation.target, HANDOFF_TARGET_LOCAL);
   EXPECT_EQ(generation.reply, HANDOFF_REPLY_RELAY);
-  EXPECT_EQ(generation.flags, 0U);
+  EXPECT_EQ(generation.flags, HANDOFF_LEG_WANT_HEAD);
   EXPECT_EQ(generation.linger_ms, 30'000U) << "blocks may be on their way";
 
   EXPECT_TRUE(exchange->deliver(leg_done(2, 200, "")).empty());
@@ -103,6 +103,18 @@ TEST_F(ContextFirst, HandoffThatDidNotReachGenerationIsCounted) {
 }
 
 // T25
+// T58
+TEST_F(ContextFirst, GenerationThatRefusesTheHandoffIsCounted) {
+  for (const std::uint32_t status : {200U, 400U, 503U}) {
+    const auto exchange = begin(kChat, kAsk);
+    const auto generation = only(exchange->deliver(leg_done(1, 200, context_reply()))).leg;
+    EXPECT_NE(generation.flags & HANDOFF_LEG_WANT_HEAD, 0U);
+    EXPECT_TRUE(
+        exchange->deliver({.kind = HANDOFF_EVENT_LEG_HEAD, .leg = 2, .status = status, .flags = 5}).empty());
+  }
+  EXPECT_EQ(host_.counts["generation_refused"], 2);
+}
+
 TEST_F(ContextFirst, GenerationThatFailsIsTold) {
   for (const auto cause : {HANDOFF_CAUSE_RESET, HANDOFF_CAUSE_READ_TIMEOUT, HANDOFF_CAUSE_MALFORMED}) {
     const auto exchange = generating();
