@@ -28,17 +28,21 @@ void SglangExchange::keep_event(std::string_view event, sdk::Turn& turn) {
   pass_on(out, false, turn);
 }
 
-void SglangExchange::begin_merged_stream(sdk::Turn& turn) {
+void SglangExchange::begin_merged(sdk::Turn& turn) {
   phase_ = Phase::answering;
   const std::array headers{sdk::header("content-type", content_type_)};
   turn.respond(decode_status_, headers, {}, /*more=*/true);
   for (const auto& event : waiting_) keep_event(event, turn);
   waiting_.clear();
-  if (decode_done_) finish_merged_stream(turn);
+  if (decode_done_) finish_merged(turn);
 }
 
-void SglangExchange::finish_merged_stream(sdk::Turn& turn) {
-  pass_on(events_.rest(), true, turn);
+void SglangExchange::finish_merged(sdk::Turn& turn) {
+  if (decode_is_stream_) {
+    pass_on(events_.rest(), true, turn);
+  } else {
+    pass_on(logprobs_.merged_reply(decode_reply_, shape_), true, turn);
+  }
   settle(turn);
 }
 

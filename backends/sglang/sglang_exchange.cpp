@@ -219,7 +219,14 @@ void SglangExchange::on_prefill(const handoff_event& event, sdk::Turn& turn) {
   const auto reply = sdk::view(event.body);
   if (const auto defect = find_prefill_defect(shared_.host, reply, shape_); !defect.empty()) {
     shared_.host.count("invalid_prefill_reply");
+    if (const auto reason = sdk::find_header(event.headers, event.header_count, "x-sglang-pd-reason"))
+      shared_.host.count(counter_of_reason(*reason));
     forget_engines();
+    const auto failure = find_reported_failure(reply);
+    if ((says_retryable(event) || (failure && failure->retryable)) && may_start_over()) {
+      start_over(turn);
+      return;
+    }
     const std::string message = "The prefill engine's reply can't be used: " + std::string(defect) + ".";
     fail(502, "invalid_prefill_handoff", message, event.leg, turn);
     return;
@@ -255,6 +262,8 @@ void SglangExchange::on_decode_head(const handoff_event& event, sdk::Turn& turn)
   const auto type = sdk::find_header(event.headers, event.header_count, "content-type");
   content_type_ = type.value_or("application/json");
   decode_is_stream_ = is_event_stream(type);
+  decode_is_retryable_ = says_retryable(event);
+  decode_reason_ = sdk::find_header(event.headers, event.header_count, "x-sglang-pd-reason").value_or("");
   if (!sdk::is_success(event.status)) on_rejected(event, turn);
 }
 
@@ -270,9 +279,14 @@ void SglangExchange::on_decode_piece(const handoff_event& event, sdk::Turn& turn
   looked_at_ += piece.size();
   if (!decode_is_stream_) {
     if (shape_.merges_logprobs || !decode_good_) decode_reply_.append(piece);
-    if (shape_.merges_logprobs || looked_at_ <= kLongestLookedAt) return;  // judged when it is whole
+    if (decode_reply_.size() > kLongestMerged) {
+      fail(502, "decode_upstream_error", "The decode engine's reply is above 32 MiB, too large to be merged.",
+           event.leg, turn);
+      return;
+    }
+    if (looked_at_ <= kLongestLookedAt) return;  // judged when it is whole
     decode_good_ = true;
-    decode_reply_.clear();
+    if (!shape_.merges_logprobs) decode_reply_.clear();
     advance(turn);
     return;
   }
@@ -305,7 +319,7 @@ void SglangExchange::on_decode_done(const handoff_event& event, sdk::Turn& turn)
     if (!shape_.merges_logprobs) {
       phase_ = Phase::settled;
     } else if (sdk::is_success(decode_status_)) {
-      finish_merged_stream(turn);
+      finish_merged(turn);
     } else {
       pass_on({}, true, turn);
       settle(turn);
@@ -338,10 +352,11 @@ void SglangExchange::advance(sdk::Turn& turn) {
   if (!shape_.merges_logprobs) {
     phase_ = Phase::answering;
     turn.relay(decode_.leg);
-  } else if (decode_is_stream_) {
-    begin_merged_stream(turn);
-  } else if (decode_done_) {
+  } else if (decode_done_ && !decode_is_stream_) {
     answer_merged(turn);
+  } else if (decode_is_stream_ ||
+             wants_stream_) {  // no stream though one was asked for: it is merged when it is whole
+    begin_merged(turn);
   }
 }
 
@@ -386,14 +401,19 @@ void SglangExchange::on_rejected(const handoff_event& event, sdk::Turn& turn) {
     turn.relay(decode_.leg);
     return;
   }
-  const std::array headers{sdk::header("content-type", content_type_)};
+  std::vector<handoff_header> headers{sdk::header("content-type", content_type_)};
+  for (const std::string_view name : {"retry-after", "x-sglang-pd-reason", "x-sglang-retryable"}) {
+    if (const auto value = sdk::find_header(event.headers, event.header_count, name))
+      headers.push_back(sdk::header(name, *value));
+  }
   turn.respond(event.status, headers, {}, /*more=*/true);
 }
 
 void SglangExchange::on_reported_failure(const ReportedFailure& failure, sdk::Turn& turn) {
   shared_.host.count("decode_reported_failure");
+  if (!decode_reason_.empty()) shared_.host.count(counter_of_reason(decode_reason_));
   if (may_be_of_another_engine(failure.status)) forget_engines();
-  if (failure.retryable && may_start_over()) {
+  if ((failure.retryable || decode_is_retryable_) && may_start_over()) {
     start_over(turn);
     return;
   }

@@ -89,8 +89,8 @@ class SglangExchange final : public sdk::Exchange {
 
   // Answers with prefill's log-probabilities.
   void keep_event(std::string_view event, sdk::Turn& turn);
-  void begin_merged_stream(sdk::Turn& turn);
-  void finish_merged_stream(sdk::Turn& turn);
+  void begin_merged(sdk::Turn& turn);
+  void finish_merged(sdk::Turn& turn);
   void answer_merged(sdk::Turn& turn);
   void pass_on(std::string_view bytes, bool last, sdk::Turn& turn);
 
@@ -129,6 +129,8 @@ class SglangExchange final : public sdk::Exchange {
   bool decode_done_ = false;
   bool decode_is_stream_ = false;
   std::uint32_t decode_status_ = 0;
+  std::string decode_reason_;         ///< x-sglang-pd-reason of its head
+  bool decode_is_retryable_ = false;  ///< x-sglang-retryable of its head
   EventReader events_;
   std::uint64_t looked_at_ = 0;  ///< bytes of decode's reply that came while the answer was not decided
 

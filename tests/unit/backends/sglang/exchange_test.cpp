@@ -306,6 +306,30 @@ TEST_F(SglangExchangeTest, WhatAnEventCallsRetryableIsPairedAnewOnce) {
   EXPECT_TRUE(does(deliver(piece(decode_.id, event("false"))), Action::Kind::fail));
 }
 
+// S70: wherever it stands.
+TEST_F(SglangExchangeTest, TypedErrorsInA200AreHonoured) {
+  const std::vector<Header> typed{{"x-sglang-retryable", "true"},
+                                  {"x-sglang-pd-reason", "PD_TRANSFER_FAILED"}};
+  const std::string error = R"({"error":{"message":"m","code":503}})";
+  for (const bool of_prefill : {true, false}) {
+    auto exchange = begin(kChat, kChatBody);
+    const auto prefill = leg(exchange->begin_actions(), HANDOFF_ROLE_PREFILL);
+    const auto decode = leg(exchange->begin_actions(), HANDOFF_ROLE_DECODE);
+    std::vector<Action> actions;
+    if (of_prefill) {
+      auto event = leg_done(prefill.id, 200, error);
+      event.headers = typed;
+      actions = exchange->deliver(event);
+    } else {
+      exchange->deliver(head(decode.id, 200, "text/event-stream", typed));
+      actions = exchange->deliver(piece(decode.id, "data: " + error + "\n\n"));
+    }
+    EXPECT_EQ(of_kind(actions, Action::Kind::start).size(), 2U) << "a second pair";
+  }
+  EXPECT_EQ(host_.counts["pd_transfer_failed"], 2);
+  EXPECT_EQ(host_.counts["started_over"], 2);
+}
+
 TEST_F(SglangExchangeTest, WhatIsNotRetryableIsNotTriedAgain) {
   start();
   const auto actions =

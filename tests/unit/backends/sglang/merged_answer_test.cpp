@@ -1,4 +1,6 @@
 // Prefill's log-probabilities in decode's answer: S60 to S66.
+#include <algorithm>
+
 #include "tests/unit/backends/sglang/sglang_case.hpp"
 
 namespace handoff::plugin_test {
@@ -130,6 +132,39 @@ TEST_F(SglangMergedAnswer, AnErrorBeforePrefillIsDoneStillHasAStatus) {
   const auto actions = exchange_->deliver(piece(decode_.id, "data: {\"error\":{\"code\":503}}\n\n"));
   EXPECT_EQ(only(actions, Action::Kind::fail).status, 503U);
   EXPECT_EQ(aborted(actions, HANDOFF_TARGET_PREFILL).size(), 1U);
+}
+
+// S65: the sidecar gives a streamed leg's pieces only up to its bound, until an answer is begun.
+TEST_F(SglangMergedAnswer, APlainReplyToAStreamedRequestIsMergedWhenItIsWhole) {
+  const std::string text(200'000, 'x');
+  const std::string reply = R"({"text":")" + text + R"(","meta_info":{"input_token_logprobs":[]}})";
+  for (const bool prefill_first : {true, false}) {
+    start(kStream);
+    std::string got;
+    const auto take = [&](const std::vector<Action>& actions) { got += written(actions); };
+    take(exchange_->deliver(head(decode_.id, 200, "application/json")));
+    if (prefill_first) take(exchange_->deliver(leg_done(prefill_.id, 200, kPrefillLogprobs)));
+    const auto begun = exchange_->deliver(piece(decode_.id, reply.substr(0, 65536)));
+    const auto after =
+        prefill_first ? begun : exchange_->deliver(leg_done(prefill_.id, 200, kPrefillLogprobs));
+    EXPECT_EQ(only(after, Action::Kind::respond).status, 200U) << "what is held can't grow before that";
+    take(exchange_->deliver(piece(decode_.id, reply.substr(65536))));
+    EXPECT_EQ(got, "");
+    take(exchange_->deliver(leg_done(decode_.id, 200, "")));
+    EXPECT_NE(got.find(R"("input_token_logprobs":[[null,1,null],[-0.5,2,null]])"), std::string::npos);
+    EXPECT_NE(got.find(text), std::string::npos);
+  }
+}
+
+TEST_F(SglangMergedAnswer, ARefusalKeepsWhatItSaysOfItself) {
+  start(kStream);
+  const auto actions =
+      exchange_->deliver(head(decode_.id, 429, "application/json",
+                              {{"retry-after", "3"}, {"x-sglang-pd-reason", "PD_CAPACITY_EXHAUSTED"}}));
+  const auto headers = only(actions, Action::Kind::respond).headers;
+  EXPECT_NE(std::find(headers.begin(), headers.end(), Header{"retry-after", "3"}), headers.end());
+  EXPECT_NE(std::find(headers.begin(), headers.end(), Header{"x-sglang-pd-reason", "PD_CAPACITY_EXHAUSTED"}),
+            headers.end());
 }
 
 TEST_F(SglangMergedAnswer, DecodesRefusalReachesTheClient) {
