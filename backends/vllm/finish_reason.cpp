@@ -26,7 +26,14 @@ bool is_answer(const sdk::Host& host, std::string_view json, const Endpoint& end
 bool is_error(const sdk::Host& host, std::string_view json) {
   const auto object = host.json(json);
   const auto* error = object.find("error");
-  return error != nullptr && error->kind != HANDOFF_JSON_NULL;
+  if (error != nullptr && error->kind != HANDOFF_JSON_NULL) return true;
+  const auto* kind = object.find("object");  // of older releases: {"object":"error","message":…}
+  return kind != nullptr && kind->kind == HANDOFF_JSON_STRING && object.raw(*kind) == "\"error\"";
+}
+
+bool reports_failure(const sdk::Host& host, std::string_view json) {
+  const auto reason = finish_reason(host, json);
+  return is_error(host, json) || reason == "abort" || reason == "error";
 }
 
 }  // namespace handoff::vllm

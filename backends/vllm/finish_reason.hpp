@@ -18,4 +18,8 @@ bool is_answer(const sdk::Host& host, std::string_view json, const Endpoint& end
 /// Whether the object is an error in spite of its status.
 bool is_error(const sdk::Host& host, std::string_view json);
 
+/// Whether a reply of status 2xx says that the engine did not do what it was asked: an error, or an end by
+/// one. What can't be read says nothing.
+bool reports_failure(const sdk::Host& host, std::string_view json);
+
 }  // namespace handoff::vllm

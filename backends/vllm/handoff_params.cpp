@@ -45,6 +45,20 @@ bool is_token_list(std::string_view value) {
          value.find_first_of("0123456789") != value.npos;
 }
 
+/// The prompt's tokens: a chat's stand in the reply, a completion's in its choice.
+std::string_view read_tokens(const sdk::Host& host, const sdk::Object& answer) {
+  const auto in = [](const sdk::Object& object) {
+    const auto* tokens = object.find("prompt_token_ids");
+    const bool has_tokens = tokens != nullptr && is_token_list(object.raw(*tokens));
+    return has_tokens ? object.raw(*tokens) : std::string_view{};
+  };
+  if (const auto tokens = in(answer); !tokens.empty()) return tokens;
+  const auto* choices = answer.find("choices");
+  if (!has_kind(choices, HANDOFF_JSON_ARRAY)) return {};
+  const auto list = answer.raw(*choices);
+  return in(host.json(list.substr(1, list.size() - 2)));
+}
+
 /// Empty when decode can use the handoff, else what is wrong with it.
 std::string_view find_defect(const sdk::Object& params, BlockIds block_ids) {
   if (block_ids == BlockIds::invalid) return "remote_block_ids is missing or not a list of block ids";
@@ -108,13 +122,8 @@ HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply, 
         "Check that prefill and decode run the pinned vLLM release.");
   }
   if (const auto defect = find_defect(params, block_ids); !defect.empty()) return invalid(defect);
-  const auto* tokens = answer.find("prompt_token_ids");
-  const bool has_tokens = tokens != nullptr && is_token_list(answer.raw(*tokens));
-  return {.kind = Kind::valid,
-          .params = text,
-          .tokens = has_tokens ? answer.raw(*tokens) : std::string_view{},
-          .reason = {},
-          .cause = {}};
+  return {
+      .kind = Kind::valid, .params = text, .tokens = read_tokens(host, answer), .reason = {}, .cause = {}};
 }
 
 }  // namespace handoff::vllm

@@ -81,8 +81,11 @@ std::vector<handoff_piece> prefill_body(const sdk::Host& host, const sdk::Object
 }
 
 std::vector<handoff_piece> decode_body(const sdk::Host& host, const sdk::Object& body,
-                                       const Endpoint& endpoint, std::string_view params) {
-  return edit_body(host, body, endpoint, params, Run::as_asked).pieces();
+                                       const Endpoint& endpoint, std::string_view params,
+                                       std::string_view prompt) {
+  auto edit = edit_body(host, body, endpoint, params, Run::as_asked);
+  if (!prompt.empty()) edit.set("prompt", prompt);
+  return edit.pieces();
 }
 
 std::vector<handoff_piece> release_body(const sdk::Host& host, const sdk::Object& body,

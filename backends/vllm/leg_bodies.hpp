@@ -19,9 +19,11 @@ std::vector<handoff_piece> prefill_body(const sdk::Host& host, const sdk::Object
                                         const Endpoint& endpoint, std::string_view params,
                                         bool with_tokens = false);
 
-/// The client's request with `kv_transfer_params` (JSON; none if empty).
+/// The client's request with `kv_transfer_params` (JSON; none if empty), and with `prompt` (JSON) instead of
+/// its own unless that is empty.
 std::vector<handoff_piece> decode_body(const sdk::Host& host, const sdk::Object& body,
-                                       const Endpoint& endpoint, std::string_view params);
+                                       const Endpoint& endpoint, std::string_view params,
+                                       std::string_view prompt = {});
 
 /// Makes the decode engine take the handoff and drop it. The salt (a JSON string) keeps the prompt out of the
 /// engine's prefix cache, so that it pulls, and tells prefill that it has.

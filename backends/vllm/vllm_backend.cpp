@@ -60,9 +60,10 @@ constexpr std::array kConfigKeys{
         .name = sdk::bytes(kReuseTokensKey),
         .accepts = {},
         .default_value = sdk::bytes("false"),
-        .help =
-            sdk::bytes("Give decode the token ids that prefill made of a chat, so that it does not apply the "
-                       "template and tokenize again. For the NIXL connectors, vLLM of August 2026 or later."),
+        .help = sdk::bytes(
+            "Give decode the token ids that prefill made of a chat or of a completion's prompt, so that it "
+            "does not apply the template and tokenize again. For the NIXL connectors; chats need vLLM of "
+            "August 2026 or later."),
         .kind = HANDOFF_CONFIG_BOOL,
         .flags = 0,
     },

@@ -7,6 +7,7 @@
 
 #include "backends/json_text/json_text.hpp"
 #include "backends/vllm/decode_first_exchange.hpp"
+#include "backends/vllm/finish_reason.hpp"
 #include "backends/vllm/handoff_params.hpp"
 #include "backends/vllm/leg_bodies.hpp"
 #include "backends/vllm/leg_headers.hpp"
@@ -140,14 +141,21 @@ void VllmExchange::continue_after(const handoff_event& prefill_done, std::string
   on_prefill_done(prefill_done, turn);
 }
 
-/// Only chat requests are tokenized by a template, and only NIXL's decode takes tokens.
+/// A chat, or a completion of one text: what else there is has its tokens already, or takes none.
 bool VllmExchange::wants_tokens() const {
-  return settings_.reuse_tokens && is_nixl(settings_.connector) && endpoint_.path == kChatPath;
+  if (!settings_.reuse_tokens || !is_nixl(settings_.connector)) return false;
+  if (endpoint_.path == kChatPath) return true;
+  const auto* prompt = endpoint_.path == kCompletionsPath ? body_.find("prompt") : nullptr;
+  return prompt != nullptr && prompt->kind == HANDOFF_JSON_STRING;
 }
 
 void VllmExchange::on_prefill_done(const handoff_event& event, sdk::Turn& turn) {
   if (!is_nixl(settings_.connector)) {  // the engines meet by what both were told
-    start_decode({}, turn);
+    if (reports_failure(host_, sdk::view(event.body))) {
+      refuse_handoff("it reports an error", turn);
+    } else {
+      start_decode({}, turn);
+    }
     return;
   }
   const auto handoff = read_prefill_reply(host_, sdk::view(event.body), settings_.connector);
@@ -155,19 +163,21 @@ void VllmExchange::on_prefill_done(const handoff_event& event, sdk::Turn& turn) 
     case HandoffParams::Kind::missing:
       on_missing_handoff(handoff.reason, handoff.cause, turn);
       return;
-    case HandoffParams::Kind::invalid: {
-      phase_ = Phase::settled;
-      host_.count("invalid_handoff");
-      const std::string message =
-          "The prefill engine's handoff can't be used: " + std::string(handoff.reason) + ".";
-      turn.fail({.status = 502, .code = "invalid_prefill_handoff", .message = message, .leg = leg_});
+    case HandoffParams::Kind::invalid:
+      refuse_handoff(handoff.reason, turn);
       return;
-    }
     case HandoffParams::Kind::valid:
       params_ = handoff.params;
       learn_address(event.now_ms);
       start_decode(wants_tokens() ? handoff.tokens : std::string_view{}, turn);
   }
+}
+
+void VllmExchange::refuse_handoff(std::string_view defect, sdk::Turn& turn) {
+  phase_ = Phase::settled;
+  host_.count("invalid_handoff");
+  const std::string message = "The prefill engine's handoff can't be used: " + std::string(defect) + ".";
+  turn.fail({.status = 502, .code = "invalid_prefill_handoff", .message = message, .leg = leg_});
 }
 
 /// For the requests after this one, which need not wait for prefill.
@@ -188,12 +198,14 @@ void VllmExchange::start_decode(std::string_view tokens, sdk::Turn& turn) {
   phase_ = Phase::decoding;
   delivery_ = Delivery::unknown;
   std::string with_tokens;
-  if (!tokens.empty()) {  // a member more in the object, which decode takes out again
+  const bool is_chat = endpoint_.path == kChatPath;
+  if (!tokens.empty() && is_chat) {  // a member more in the object, which decode takes out again
     with_tokens.reserve(params_.size() + tokens.size() + 24);
     with_tokens.append(params_, 0, params_.rfind('}')).append(R"(,"prompt_token_ids":)").append(tokens) +=
         '}';
   }
-  const auto body = decode_body(host_, body_, endpoint_, tokens.empty() ? params_ : with_tokens);
+  const auto body = decode_body(host_, body_, endpoint_, with_tokens.empty() ? params_ : with_tokens,
+                                is_chat ? std::string_view{} : tokens);
   const DecodeHeaders headers(request_, request_id_);
   sdk::Leg leg;
   leg.id = leg_ = ++used_legs_;

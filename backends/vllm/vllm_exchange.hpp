@@ -45,6 +45,7 @@ class VllmExchange final : public sdk::Exchange {
 
   bool wants_tokens() const;
   void on_prefill_done(const handoff_event& event, sdk::Turn& turn);
+  void refuse_handoff(std::string_view defect, sdk::Turn& turn);
   void learn_address(std::uint64_t now_ms);
   void on_missing_handoff(std::string_view reason, std::string_view cause, sdk::Turn& turn);
   /// `tokens`: the prompt's ids as a JSON list, or empty.

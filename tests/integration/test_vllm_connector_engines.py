@@ -160,6 +160,23 @@ def test_prefill_fails(between, connector, stream, fault, status):
     rig.wait_nothing_left()
 
 
+@pytest.mark.parametrize("connector", ["offloading", "shared-storage", "mooncake"])
+@pytest.mark.parametrize("reply", [{"error": {"message": "no memory"}}, {"object": "error", "message": "no memory"},
+                                   {"choices": [{"finish_reason": "abort"}]}], ids=["error", "old-error", "abort"])
+def test_prefill_reports_an_error_with_status_200(between, connector, reply):
+    rig = between(connector)
+    rig.check()
+    rig.prefill.fault(match={"role": "prefill"}, action="status", status=200, body=json.dumps(reply))
+    answer = rig.post(ALL_APIS[COMPLETIONS])
+    if connector == "mooncake" and "choices" in reply:
+        assert answer.status == 200 and rig.decode.state()["plain_requests"] == 1, "decode computes it itself"
+    else:
+        answer.refused(502, "invalid_prefill_handoff")
+    rig.prefill.control("DELETE", "/mock/faults")
+    rig.check(prompt="and another prompt, which must go well again")
+    rig.wait_nothing_left()
+
+
 @EVERY
 @STREAMS
 @pytest.mark.parametrize("fault, status", [({"action": "status", "status": 503}, 503), ({"action": "reject", "status": 400}, 400),

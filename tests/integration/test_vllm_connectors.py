@@ -288,9 +288,18 @@ def test_c75_mooncake_without_a_bootstrap_server(played):
 # --------------------------------------------------------------------------------------------------------- token reuse
 
 @pytest.mark.settings(DYN_SIDECAR_VLLM_REUSE_TOKENS="true")
-def test_c62_chat_is_tokenized_once(rig):
-    answer = rig.post(CHAT, "/v1/chat/completions")
-    assert answer.json["choices"][0]["message"]["content"] == rig.decode.expect("/v1/chat/completions", CHAT)["text"]
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_c62_prompt_is_tokenized_once(rig, path, stream):
+    body = CHAT if path == "/v1/chat/completions" else {"prompt": "Tell me of sheep and of other animals", "max_tokens": 6}
+    answer = rig.post({**body, "stream": stream}, path)
+    assert answer.status == 200, answer
+    choices = [json.loads(event)["choices"][0] for event in answer.events() if event != "[DONE]"] if stream else answer.json["choices"]
+    said = "".join(c["text"] if "text" in c else c.get("message", c.get("delta"))["content"] or "" for c in choices)
+    assert said == rig.decode.expect(path, body)["text"]
+    assert "prompt_token_ids" not in choices[0] or choices[0]["prompt_token_ids"] is None, "the client has not asked for them"
     (leg,) = rig.legs(rig.decode)
-    assert all(isinstance(token, int) for token in json.loads(leg["body"])["kv_transfer_params"]["prompt_token_ids"])
+    sent = json.loads(leg["body"])
+    tokens = sent["prompt"] if path == "/v1/completions" else sent["kv_transfer_params"]["prompt_token_ids"]
+    assert tokens and all(isinstance(token, int) for token in tokens)
     assert rig.decode.state()["pulls"]["fresh"] == 1

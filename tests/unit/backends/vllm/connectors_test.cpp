@@ -39,7 +39,27 @@ TEST_F(TokenReuse, OtherRepliesAndPathsAreLeftAlone) {
                             R"({"prompt_token_ids":)" + ids + R"(,"kv_transfer_params":)" + kHandoff + "}");
     EXPECT_EQ(Json::parse(leg.body)["kv_transfer_params"], Json::parse(kHandoff)) << ids;
   }
-  EXPECT_EQ(Json::parse(prefill(kCompletions, R"({"prompt":"p"})").body).count("return_token_ids"), 0U);
+  for (const std::string body : {R"({"prompt":[1,2]})", R"({"prompt":["p"]})"})
+    EXPECT_EQ(Json::parse(prefill(kCompletions, body).body).count("return_token_ids"), 0U) << body;
+  EXPECT_EQ(Json::parse(prefill(kResponses, R"({"input":"p"})").body).count("return_token_ids"), 0U);
+}
+
+// C62: a completion's tokens stand in its choice, and are a prompt like any other.
+TEST_F(TokenReuse, CompletionsAreTokenizedOnce) {
+  for (const std::string stream : {"false", "true"}) {
+    const std::string body = R"({"prompt":"p","stream":)" + stream + "}";
+    EXPECT_EQ(Json::parse(prefill(kCompletions, body).body)["return_token_ids"], true);
+    const std::string handed = R"(,"kv_transfer_params":)" + kHandoff + "}";
+    const auto leg = decode(kCompletions, body, R"({"choices":[{"prompt_token_ids":[7, 8]}])" + handed);
+    EXPECT_NE(leg.body.find(R"("prompt":[7, 8])"), std::string::npos);
+    EXPECT_EQ(Json::parse(leg.body)["kv_transfer_params"], Json::parse(kHandoff));
+    EXPECT_EQ(Json::parse(leg.body).count("return_token_ids"), 0U);
+    for (const std::string ids : {"null", "[]", "[1.5]", "[[1]]"}) {
+      const auto other =
+          decode(kCompletions, body, R"({"choices":[{"prompt_token_ids":)" + ids + "}]" + handed);
+      EXPECT_EQ(Json::parse(other.body)["prompt"], "p") << ids;
+    }
+  }
 }
 
 // ------------------------------------------------------------------------------------------- shared storage
@@ -121,6 +141,23 @@ class Offloading : public VllmCase {
 };
 
 // C67: prefill first: asked at once, decode would wait for it up to 30 s.
+// C87
+TEST_F(Offloading, PrefillThatReportsAnErrorIsNoPrefill) {
+  for (const std::string reply :
+       {R"({"error":{"message":"m"}})", R"({"object":"error","message":"m"})",
+        R"({"choices":[{"finish_reason":"abort"}]})", R"({"choices":[{"finish_reason":"error"}]})"}) {
+    const auto exchange = begin(kChat, kShortAsk);
+    const auto action = only(exchange->deliver(leg_done(1, 200, reply)));
+    EXPECT_EQ(action.kind, Kind::fail) << reply;
+    EXPECT_EQ(action.code, "invalid_prefill_handoff");
+  }
+  for (const std::string reply :
+       {"", "<html>", "{}", R"({"error":null,"choices":[{"finish_reason":"stop"}]})"}) {
+    const auto exchange = begin(kChat, kShortAsk);
+    EXPECT_EQ(only(exchange->deliver(leg_done(1, 200, reply))).kind, Kind::start) << reply;
+  }
+}
+
 TEST_F(Offloading, EnginesMeetByANameOfOurs) {
   const auto exchange = begin(kChat, kShortAsk, {{"x-dynamo-prefill-dp-rank", "2"}});
   const auto asked = Json::parse(only(exchange->begin_actions()).leg.body)["kv_transfer_params"];
