@@ -6,7 +6,7 @@ import json
 import signal
 
 import pytest
-from envoy_clients import start
+from harness.envoy_clients import start
 from envoy_stack import JSON, Front, Stack, prompt
 from epp_process import Epp
 from harness.http2_client import Http2Client

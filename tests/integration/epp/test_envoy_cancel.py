@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from envoy_clients import CLIENTS, start
+from harness.envoy_clients import CLIENTS, start
 from envoy_stack import Stack, prompt
 from harness.limits import wait_until
 

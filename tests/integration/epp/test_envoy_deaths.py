@@ -7,7 +7,7 @@ import signal
 import socket
 
 import pytest
-from envoy_clients import CLIENTS, ask, start
+from harness.envoy_clients import CLIENTS, ask, start
 from envoy_stack import Front, prompt, start_engine
 from harness.limits import wait_until
 from harness.sidecar import Sidecar

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 
 import pytest
-from envoy_clients import CLIENTS, ask, start
+from harness.envoy_clients import CLIENTS, ask, start
 from envoy_process import subset_header
 from envoy_stack import Stack, prompt
 from harness.limits import wait_until

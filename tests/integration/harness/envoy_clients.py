@@ -2,8 +2,8 @@
 
 import json
 
-from harness.http2_client import Http2Client
-from harness.http_client import Connection, Truncated, wire
+from .http2_client import Http2Client
+from .http_client import Connection, Truncated, wire
 
 JSON = ("content-type", "application/json")
 
