@@ -52,8 +52,10 @@ class EndpointListener {
   virtual void on_endpoint(const Endpoint& endpoint) = 0;
   virtual void on_endpoint_removed(std::string_view name) = 0;
   // The calls since the last one of these belong together, as the endpoints of one file do: the time to do
-  // what costs as much for one as for thousands. Comes after every change, before it counts as told.
-  virtual void on_batch_end() = 0;
+  // what costs as much for one as for thousands. Comes after every change. True: there is more to do than can
+  // be done in milliseconds, so it wants to be called again, after what else is due; then the change counts
+  // as told.
+  virtual bool on_batch_end() = 0;
   // True: everything known by now has been told, and the view is current. False: the view went stale (a watch
   // broke); the endpoints told so far stay until they are removed. A source starts as not synced.
   virtual void on_synced(bool synced) = 0;

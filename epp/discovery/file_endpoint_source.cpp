@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <exception>
 #include <map>
 #include <optional>
@@ -69,9 +70,16 @@ class FileEndpointSource final : public EndpointSource {
     if (!thread_.joinable()) return;
     loop_.stop();
     thread_.join();
+    reader_.join();
   }
 
  private:
+  using ParsedEndpoints = std::variant<std::vector<FileEndpoint>, EndpointsFileError>;
+  struct Reading {
+    config::SettingFile file;
+    std::optional<ParsedEndpoints> parsed;  // unless it says what it said before
+  };
+
   void begin() {
     watch_.emplace(loop_, options_.path, [this] { reload(); });
     apply(std::exchange(first_, {}));
@@ -95,15 +103,34 @@ class FileEndpointSource final : public EndpointSource {
     });
   }
 
+  // Large files take their time: health is followed meanwhile. One reading at a time; what changed during one
+  // is read after it.
   void reload() {
-    config::SettingFile file = read_file(options_.path);
-    if (!file.error.empty()) {
-      complain(file.error);
+    if (std::exchange(is_reading_, true)) {
+      is_reading_old_ = true;
       return;
     }
-    if (file.text == text_) return;
-    text_ = std::move(file.text);
-    auto parsed = parse_endpoints_file(text_);
+    net::post(reader_, [this] {
+      Reading reading;
+      reading.file = read_file(options_.path);
+      if (reading.file.error.empty() && reading.file.text != text_)
+        reading.parsed = parse_endpoints_file(reading.file.text);
+      net::post(loop_, [this, reading = std::move(reading)]() mutable { on_read(std::move(reading)); });
+    });
+  }
+
+  void on_read(Reading reading) {
+    is_reading_ = false;
+    if (!reading.file.error.empty()) {
+      complain(reading.file.error);
+    } else if (reading.parsed) {
+      text_ = std::move(reading.file.text);
+      take(std::move(*reading.parsed));
+    }
+    if (std::exchange(is_reading_old_, false)) reload();
+  }
+
+  void take(ParsedEndpoints parsed) {
     if (const auto* error = std::get_if<EndpointsFileError>(&parsed)) {
       complain(error->text);
       return;
@@ -293,13 +320,21 @@ class FileEndpointSource final : public EndpointSource {
   }
 
   void end_batch() {
-    if (std::exchange(is_batch_open_, false)) listener_->on_batch_end();
+    if (listener_->on_batch_end()) {
+      net::post(loop_, [this] { end_batch(); });
+      return;
+    }
+    is_batch_open_ = false;
+    if (is_sync_due_) say_synced();
   }
 
+  // What is known has been told, or is being told.
   void say_synced() {
-    if (std::exchange(is_synced_, true)) return;
     first_resolve_.cancel();
-    end_batch();
+    if (is_synced_) return;
+    is_sync_due_ = is_batch_open_;
+    if (is_sync_due_) return;
+    is_synced_ = true;
     listener_->on_synced(true);
   }
 
@@ -319,12 +354,16 @@ class FileEndpointSource final : public EndpointSource {
   std::optional<FileWatch> watch_;
   net::steady_timer refresh_{loop_};
   net::steady_timer first_resolve_{loop_};
-  std::string text_;
+  net::thread_pool reader_{1};
+  bool is_reading_ = false;
+  bool is_reading_old_ = false;  // it may have changed since that began
+  std::string text_;             // while it is read, nobody's to change
   std::vector<FileEndpoint> first_;
   std::string complaint_;
   std::map<std::string, std::shared_ptr<Tracked>> tracked_;
   std::size_t resolving_ = 0;
   bool is_synced_ = false;
+  bool is_sync_due_ = false;  // at the end of the batch
   bool is_batch_open_ = false;
   std::thread thread_;
 };

@@ -1,7 +1,11 @@
 #include "epp/kv_index/kv_event_feed.hpp"
 
+#include <sys/epoll.h>
+
 #include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "epp/kv_index/kv_event_feed_impl.hpp"
@@ -68,10 +72,21 @@ void KvEventFeed::Impl::watch_connection() {
   connection_.connect(address);
 }
 
-void KvEventFeed::Impl::add_poll_items(std::vector<zmq::pollitem_t>& items) {
-  items.push_back({events_.handle(), 0, ZMQ_POLLIN, 0});
-  items.push_back({connection_.handle(), 0, ZMQ_POLLIN, 0});
-  if (replay_) items.push_back({replay_->handle(), 0, ZMQ_POLLIN, 0});
+void KvEventFeed::Impl::watch_with(int epoll, void* key) {
+  epoll_ = epoll;
+  key_ = key;
+  watch(events_);
+  watch(connection_);
+}
+
+void KvEventFeed::Impl::watch(zmq::socket_t& socket) const {
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = key_}};
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket.get(zmq::sockopt::fd), &event) != 0)
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+}
+
+void KvEventFeed::Impl::unwatch(zmq::socket_t& socket) const {
+  if (epoll_ >= 0) (void)epoll_ctl(epoll_, EPOLL_CTL_DEL, socket.get(zmq::sockopt::fd), nullptr);
 }
 
 bool KvEventFeed::Impl::receive(zmq::socket_t& socket, Message& message) {
@@ -126,43 +141,67 @@ bool KvEventFeed::Impl::take_replayed(SteadyTime now) {
   return true;
 }
 
-// A new socket for each replay: what comes late of the last one goes down with its socket.
-void KvEventFeed::Impl::follow_stream(SteadyTime now) {
-  while (const auto from = stream_.take_replay_request()) ask_for_replay(*from, now);
-  if (!stream_.is_replaying()) replay_.reset();
+// A new socket for each replay: what comes late of the last one goes down with its socket. Whether there is
+// one now that nobody has asked yet.
+bool KvEventFeed::Impl::follow_stream(SteadyTime now) {
+  bool is_new = false;
+  while (const auto from = stream_.take_replay_request()) {
+    ask_for_replay(*from, now);
+    is_new = true;
+  }
+  if (!stream_.is_replaying()) close_replay();
+  return is_new;
 }
 
 void KvEventFeed::Impl::ask_for_replay(std::uint64_t from, SteadyTime now) {
+  close_replay();
   try {
     replay_.emplace(context_, zmq::socket_type::dealer);
     set_common_options(*replay_);
     // Far above any engine's buffer, so that an honest replay is never cut; a hostile one is held up.
     replay_->set(zmq::sockopt::rcvhwm, options_.receive_high_water_mark);
     replay_->connect(options_.replay_endpoint);
+    watch(*replay_);
     const auto start = big_endian(from);
     replay_->send(zmq::message_t(), zmq::send_flags::sndmore);
     replay_->send(zmq::buffer(start), zmq::send_flags::dontwait);
-  } catch (const zmq::error_t&) {
+  } catch (const std::exception&) {  // ZMQ's or the system's
     stream_.on_replay_failed(now);
   }
 }
 
-void KvEventFeed::Impl::close() {
-  events_.close();
-  connection_.close();
+void KvEventFeed::Impl::close_replay() {
+  if (!replay_) return;
+  unwatch(*replay_);
   replay_.reset();
 }
 
+void KvEventFeed::Impl::silence() {
+  const std::lock_guard lock(turn_);
+  is_silent_ = true;
+}
+
+void KvEventFeed::Impl::close() {
+  if (events_.handle() == nullptr) return;
+  close_replay();
+  unwatch(events_);
+  unwatch(connection_);
+  events_.close();
+  connection_.close();
+}
+
 KvEventFeed::Impl::Turn KvEventFeed::Impl::process(const KvFeedPool::Clock& clock) {
+  const std::lock_guard lock(turn_);
+  if (is_silent_) return Turn::nothing;
   take_connection_events(clock());
   for (std::size_t i = 0; i < kMessagesPerTurn; ++i) {
     const SteadyTime now = clock();
     bool found = take_replayed(now);
-    follow_stream(now);
+    found |= follow_stream(now);
     found |= take_live(now);
-    follow_stream(now);
+    found |= follow_stream(now);
     stream_.on_tick(now);
-    follow_stream(now);
+    found |= follow_stream(now);
     if (!found) return i == 0 ? Turn::nothing : Turn::all;
   }
   return Turn::more;

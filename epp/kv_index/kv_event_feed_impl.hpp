@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,19 +13,25 @@
 
 namespace handoff::epp {
 
-// The part of KvEventFeed that knows ZeroMQ. One thread at a time.
+// The part of KvEventFeed that knows ZeroMQ. One thread at a time, but for what says otherwise.
 class KvEventFeed::Impl {
  public:
   // Throws zmq::error_t for an endpoint that can't be used.
   Impl(zmq::context_t& context, BlockIndex& index, KvFeedOptions options);
 
-  void add_poll_items(std::vector<zmq::pollitem_t>& items);
+  // Has the epoll set tell, with `key`, when process() may find something. Once it was called, that is: what
+  // is there already is not told. Throws std::system_error.
+  void watch_with(int epoll, void* key);
   enum class Turn : std::uint8_t { nothing, all, more };
 
   // Takes what has arrived, up to a limit so that other feeds get their turn.
   Turn process(const KvFeedPool::Clock& clock);
 
-  // Closes the sockets; only counters may be read afterwards. A feed may be held longer than its pool lives.
+  // From any thread: once it returned, process() does nothing any more.
+  void silence();
+
+  // Closes the sockets, if they aren't yet; only counters may be read afterwards. A feed may be held longer
+  // than its pool lives.
   void close();
 
   std::optional<SteadyTime> deadline() const { return stream_.replay_deadline(); }
@@ -46,15 +53,22 @@ class KvEventFeed::Impl {
   };
 
   void watch_connection();
+  void watch(zmq::socket_t& socket) const;
+  void unwatch(zmq::socket_t& socket) const;
+  void close_replay();
   bool receive(zmq::socket_t& socket, Message& message);
   void take_connection_events(SteadyTime now);
   bool take_live(SteadyTime now);
   bool take_replayed(SteadyTime now);
-  void follow_stream(SteadyTime now);
+  bool follow_stream(SteadyTime now);
   void ask_for_replay(std::uint64_t from, SteadyTime now);
 
   zmq::context_t& context_;
   const KvFeedOptions options_;
+  std::mutex turn_;  // of process()
+  bool is_silent_ = false;
+  int epoll_ = -1;
+  void* key_ = nullptr;
   KvEventApplier applier_;
   KvEventStream stream_;
   zmq::socket_t events_;

@@ -11,9 +11,9 @@ RankRegistry::~RankRegistry() {
 }
 
 void RankRegistry::publish() {
-  const RankSnapshot* old = snapshot_.exchange(new RankSnapshot(current_), std::memory_order_acq_rel);
-  const std::size_t bytes =
-      old->ordinals.capacity() * sizeof(OrdinalInfo) + old->slots.capacity() * sizeof(RankOrdinals);
+  const auto* now = new RankSnapshot{current_.ordinals.share(), current_.slots.share()};
+  const RankSnapshot* old = snapshot_.exchange(now, std::memory_order_acq_rel);
+  const std::size_t bytes = old->ordinals.bytes_alone() + old->slots.bytes_alone();
   epochs_.retire(
       const_cast<RankSnapshot*>(old), [](void* object) { delete static_cast<RankSnapshot*>(object); }, bytes);
 }
@@ -37,7 +37,7 @@ std::optional<RankSlot> RankRegistry::add(WorkerRank rank) {
   entry.rank = rank;
   entry.registered = true;
   entry.tiers[0] = device;
-  current_.slots[slot] = entry;
+  current_.slots.change(slot) = entry;
   slot_of_.emplace(rank, slot);
   publish();
   return slot;
@@ -53,7 +53,8 @@ std::optional<RankSlot> RankRegistry::slot_of(WorkerRank rank) const {
 std::vector<WorkerRank> RankRegistry::ranks_of(std::uint64_t worker) const {
   const std::lock_guard lock(mutex_);
   std::vector<WorkerRank> ranks;
-  for (const RankOrdinals& entry : current_.slots) {
+  for (RankSlot slot = 0; slot < current_.slots.size(); ++slot) {
+    const RankOrdinals& entry = current_.slots[slot];
     if (entry.registered && entry.rank.worker == worker) ranks.push_back(entry.rank);
   }
   return ranks;
@@ -68,16 +69,18 @@ std::optional<RankOrdinals> RankRegistry::ordinals_of(RankSlot slot, WorkerRank 
 
 Ordinal RankRegistry::tier_ordinal(RankSlot slot, Tier tier) {
   const std::lock_guard lock(mutex_);
-  Ordinal& ordinal = current_.slots[slot].tiers[static_cast<std::size_t>(tier)];
-  if (ordinal != kNoOrdinal) return ordinal;
-  ordinal = allocate(slot, tier, SteadyTime::max());
-  if (ordinal != kNoOrdinal) publish();
+  const auto place = static_cast<std::size_t>(tier);
+  if (const Ordinal known = current_.slots[slot].tiers[place]; known != kNoOrdinal) return known;
+  const Ordinal ordinal = allocate(slot, tier, SteadyTime::max());
+  if (ordinal == kNoOrdinal) return kNoOrdinal;
+  current_.slots.change(slot).tiers[place] = ordinal;
+  publish();
   return ordinal;
 }
 
 Ordinal RankRegistry::predicted_ordinal(RankSlot slot, std::int64_t window, SteadyTime expires) {
   const std::lock_guard lock(mutex_);
-  auto& predicted = current_.slots[slot].predicted;
+  const auto& predicted = current_.slots[slot].predicted;
   const auto same = std::find_if(predicted.begin(), predicted.end(), [window](const PredictedOrdinal& entry) {
     return entry.ordinal != kNoOrdinal && entry.window == window;
   });
@@ -85,27 +88,36 @@ Ordinal RankRegistry::predicted_ordinal(RankSlot slot, std::int64_t window, Stea
   const auto free = std::find_if(predicted.begin(), predicted.end(),
                                  [](const PredictedOrdinal& entry) { return entry.ordinal == kNoOrdinal; });
   if (free == predicted.end()) return kNoOrdinal;
-  free->ordinal = allocate(slot, Tier::device, expires);
-  free->window = window;
-  if (free->ordinal != kNoOrdinal) publish();
-  return free->ordinal;
+  const Ordinal ordinal = allocate(slot, Tier::device, expires);
+  if (ordinal == kNoOrdinal) return kNoOrdinal;
+  const auto place = static_cast<std::size_t>(free - predicted.begin());
+  current_.slots.change(slot).predicted[place] = {ordinal, window};
+  publish();
+  return ordinal;
 }
 
 void RankRegistry::drop_predicted_before(RankSlot slot, SteadyTime now) {
   const std::lock_guard lock(mutex_);
-  bool changed = false;
-  for (PredictedOrdinal& entry : current_.slots[slot].predicted) {
-    if (entry.ordinal == kNoOrdinal || current_.ordinals[entry.ordinal].expires > now) continue;
+  const auto has_run_out = [&](const PredictedOrdinal& entry) {
+    return entry.ordinal != kNoOrdinal && current_.ordinals[entry.ordinal].expires <= now;
+  };
+  const auto& seen = current_.slots[slot].predicted;
+  if (std::none_of(seen.begin(), seen.end(), has_run_out)) return;
+  for (PredictedOrdinal& entry : current_.slots.change(slot).predicted) {
+    if (!has_run_out(entry)) continue;
     kill(entry.ordinal);
     entry.ordinal = kNoOrdinal;
-    changed = true;
   }
-  if (changed) publish();
+  publish();
 }
 
 void RankRegistry::clear(RankSlot slot) {
   const std::lock_guard lock(mutex_);
-  RankOrdinals& entry = current_.slots[slot];
+  take_ordinals(current_.slots.change(slot));
+  publish();
+}
+
+void RankRegistry::take_ordinals(RankOrdinals& entry) {
   for (Ordinal& ordinal : entry.tiers) {
     if (ordinal != kNoOrdinal) kill(ordinal);
     ordinal = kNoOrdinal;
@@ -114,13 +126,12 @@ void RankRegistry::clear(RankSlot slot) {
     if (predicted.ordinal != kNoOrdinal) kill(predicted.ordinal);
     predicted = PredictedOrdinal{};
   }
-  publish();
 }
 
 void RankRegistry::remove(RankSlot slot) {
-  clear(slot);
   const std::lock_guard lock(mutex_);
-  RankOrdinals& entry = current_.slots[slot];
+  RankOrdinals& entry = current_.slots.change(slot);
+  take_ordinals(entry);
   slot_of_.erase(entry.rank);
   entry = RankOrdinals{};
   free_slots_.push_back(slot);
@@ -187,12 +198,12 @@ Ordinal RankRegistry::allocate(RankSlot slot, Tier tier, SteadyTime expires) {
   } else {
     return kNoOrdinal;
   }
-  current_.ordinals[ordinal] = {slot, tier, expires};
+  current_.ordinals.change(ordinal) = {slot, tier, expires};
   return ordinal;
 }
 
 void RankRegistry::kill(Ordinal ordinal) {
-  current_.ordinals[ordinal] = OrdinalInfo{};
+  current_.ordinals.change(ordinal) = OrdinalInfo{};
   dead_.push_back(ordinal);
   dead_count_.fetch_add(1, std::memory_order_relaxed);
 }

@@ -13,6 +13,7 @@
 #include "epp/kv_index/holder_set.hpp"
 #include "epp/kv_index/overlap_scores.hpp"
 #include "epp/kv_index/read_epochs.hpp"
+#include "epp/kv_index/shared_parts.hpp"
 
 namespace handoff::epp {
 
@@ -50,10 +51,11 @@ struct RankOrdinals {
   }
 };
 
-// What a match needs to know about ranks. Immutable.
+// What a match needs to know about ranks. Published ones don't change; what is alike in two of them is there
+// once, so that a change costs little however many ranks there are.
 struct RankSnapshot {
-  std::vector<OrdinalInfo> ordinals;
-  std::vector<RankOrdinals> slots;
+  SharedPages<OrdinalInfo> ordinals;
+  SharedPages<RankOrdinals> slots;
 };
 
 // Gives ranks slots and ordinals. Owned by the index. Any thread; one lock, held briefly. Readers of
@@ -102,6 +104,7 @@ class RankRegistry {
 
  private:
   Ordinal allocate(RankSlot slot, Tier tier, SteadyTime expires);
+  void take_ordinals(RankOrdinals& entry);
   void kill(Ordinal ordinal);
   void publish();
 

@@ -147,9 +147,8 @@ void RequestLife::on_served_endpoint(std::string_view endpoint) {
   }
   if (endpoint == destination_) return;
   const auto view = services_.directory->view();
-  const auto found = view->destinations.find(std::string(endpoint));
-  const bool moved =
-      found != view->destinations.end() && plan_->move_destination({.worker = found->second, .rank = 0});
+  const auto worker = view->destination_at(endpoint);
+  const bool moved = worker && plan_->move_destination({.worker = *worker, .rank = 0});
   if (destination_.empty()) {  // nobody knew before
     destination_ = std::string(endpoint);
     return;

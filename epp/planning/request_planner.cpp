@@ -129,10 +129,9 @@ class RequestPlanner::Run final : public PlanningRun,
     const EndpointSubset subset(*request_.subset);
     allowed_.emplace();
     const auto view = planner_.parts_.directory->view();
-    for (const auto& [address, id] : view->destinations) {
-      const auto& known = view->workers.at(id);
+    view->for_each_destination([&](WorkerId id, const WorkerView::Known& known) {
       if (subset.allows(known.address, known.port)) allowed_->push_back(id);
-    }
+    });
     if (!allowed_->empty()) return std::nullopt;
     return Refusal{EppError::no_ready_endpoint, "None of the endpoints that the gateway allows is ready."};
   }
@@ -279,11 +278,11 @@ class RequestPlanner::Run final : public PlanningRun,
     PlannedRequest planned{.route = {}, .plan = plan, .kind = facts_.kind, .streams = facts_.streams};
     planned.route.destination = routed_to(kDestinationHeader);
     (void)plan->reserve_at(Leg::kDestination, *selectors.destination,
-                           reservation(view->destinations, planned.route.destination, kRankHeader));
+                           reservation(view->destination_at(planned.route.destination), kRankHeader));
     const std::string prefill = routed_to(kPrefillHeader);
     if (wants_prefill() && !prefill.empty()) {
       (void)plan->reserve_at(Leg::kPrefill, *selectors.prefill,
-                             reservation(view->prefills, prefill, kPrefillRankHeader));
+                             reservation(view->prefill_at(prefill), kPrefillRankHeader));
     }
     finish(std::move(planned));
   }
@@ -294,15 +293,13 @@ class RequestPlanner::Run final : public PlanningRun,
     return std::string(trimmed(value.substr(0, value.find(','))));
   }
 
-  ReservationRequest reservation(const std::unordered_map<std::string, WorkerId>& known,
-                                 const std::string& address, std::string_view rank_header) {
+  ReservationRequest reservation(std::optional<WorkerId> worker, std::string_view rank_header) {
     ReservationRequest request;
     request.model_name = config().model_name;
     request.prompt = prompt();
     request.expected_output_tokens = facts_.expected_output_tokens;
-    const auto worker = known.find(address);
-    if (worker == known.end()) return request;
-    request.worker = WorkerRank{.worker = worker->second, .rank = 0};
+    if (!worker) return request;
+    request.worker = WorkerRank{.worker = *worker, .rank = 0};
     const std::string_view rank = request_.headers.last_filled(rank_header).value_or("");
     std::from_chars(rank.data(), rank.data() + rank.size(), request.worker->rank);
     return request;
@@ -362,12 +359,11 @@ class RequestPlanner::Run final : public PlanningRun,
     return true;
   }
 
-  static bool has_lost_its_worker(const Plan& plan, Leg leg, const WorkerDirectory::View& view) {
+  static bool has_lost_its_worker(const Plan& plan, Leg leg, const WorkerView& view) {
     const auto booked = plan.booking(leg);
     if (!booked) return false;
-    const auto known = view.workers.find(booked->facts.rank.worker);
-    return known == view.workers.end() || !known->second.ready ||
-           known->second.is_prefill != (leg == Leg::kPrefill);
+    const auto* const known = view.find(booked->facts.rank.worker);
+    return known == nullptr || !known->ready || known->is_prefill != (leg == Leg::kPrefill);
   }
 
   bool stays_with_decode(const Plan& plan) const {
@@ -403,8 +399,8 @@ class RequestPlanner::Run final : public PlanningRun,
     bool busy = false;
     for (const auto& partition : planner_.parts_.selectors.prefill->loads(config().model_name)) {
       for (const WorkerLoad& load : partition.loads) {
-        const auto known = view->workers.find(load.rank.worker);
-        if (known == view->workers.end() || !known->second.ready) continue;
+        const auto* const known = view->find(load.rank.worker);
+        if (known == nullptr || !known->ready) continue;
         if (load.active_prefill_tokens <= *threshold) return false;
         busy = true;
       }
@@ -417,7 +413,7 @@ class RequestPlanner::Run final : public PlanningRun,
     const auto prefill = plan->booking(Leg::kPrefill);
     const auto view = planner_.parts_.directory->view();
     const auto is_there = [&](const std::shared_ptr<const Selection>& booked) {
-      return booked->worker && view->workers.contains(booked->facts.rank.worker);
+      return booked->worker && view->find(booked->facts.rank.worker) != nullptr;
     };
     if (!destination || !is_there(destination) || (prefill && !is_there(prefill))) {
       refuse(EppError::no_ready_endpoint);

@@ -10,10 +10,14 @@ namespace {
 using telemetry::Level;
 using telemetry::LogLine;
 
+// Some milliseconds of work each.
+constexpr std::size_t kMostChangesPerTurn = 256;
+constexpr std::size_t kMostArrivalsPerTurn = 64;
+
 }  // namespace
 
 WorkerDirectory::WorkerDirectory(const PlanningConfig& config, Selectors selectors)
-    : config_(config), selectors_(selectors), view_(std::make_shared<const View>()) {}
+    : config_(config), selectors_(selectors), view_(std::make_shared<const WorkerView>()) {}
 
 WorkerDirectory::~WorkerDirectory() = default;
 
@@ -23,13 +27,22 @@ void WorkerDirectory::on_endpoint(const Endpoint& endpoint) {
   Placed& placed = placed_[endpoint.name];
   SelectionService* const before = placed.service;
   const WorkerId id_before = placed.endpoint.worker_id;
-  pending_.emplace(endpoint.name, std::exchange(placed.reason, {}));
+  note_pending(endpoint.name, placed, std::exchange(placed.reason, {}));
   placed.endpoint = endpoint;
   placed.service = service_for(endpoint, placed.reason);
   // A changed role moves the worker to the other catalog; what is booked on it is no longer true.
   const bool moved = before != nullptr && (placed.service != before || id_before != endpoint.worker_id);
-  if (moved) (void)before->delete_worker(id_before);
-  is_view_old_ = true;
+  if (moved) {
+    (void)before->delete_worker(id_before);
+    placed.is_in_selector = false;
+    next_view_.erase(id_before);
+  }
+  show(placed);
+}
+
+void WorkerDirectory::note_pending(const std::string& name, const Placed& placed, std::string reason_before) {
+  if (changes_.contains(name) || arrivals_.contains(name)) return;
+  (placed.is_in_selector ? changes_ : arrivals_).emplace(name, std::move(reason_before));
 }
 
 void WorkerDirectory::on_endpoint_removed(std::string_view name) {
@@ -37,21 +50,25 @@ void WorkerDirectory::on_endpoint_removed(std::string_view name) {
   const std::lock_guard lock(mutex_);
   const auto found = placed_.find(name);
   if (found == placed_.end()) return;
+  const WorkerId id = found->second.endpoint.worker_id;
   if (found->second.service != nullptr) {
-    (void)found->second.service->delete_worker(found->second.endpoint.worker_id);
+    (void)found->second.service->delete_worker(id);
+    next_view_.erase(id);
+    is_view_old_ = true;
   }
   LogLine(Level::info, "endpoint_removed").field("endpoint", name);
   placed_.erase(found);
-  is_view_old_ = true;
 }
 
-void WorkerDirectory::on_batch_end() {
+bool WorkerDirectory::on_batch_end() {
   const AnswerHold hold;
   const std::lock_guard lock(mutex_);
   if (std::exchange(is_view_old_, false)) publish();
-  place_pending();
+  place_some(changes_, kMostChangesPerTurn);
+  place_some(arrivals_, kMostArrivalsPerTurn);
   // One that its selector refused.
   if (std::exchange(is_view_old_, false)) publish();
+  return !changes_.empty() || !arrivals_.empty();
 }
 
 void WorkerDirectory::on_synced(bool synced) {
@@ -103,14 +120,15 @@ WorkerSpec WorkerDirectory::spec_of(const Endpoint& endpoint, bool is_prefill) c
   return spec;
 }
 
-void WorkerDirectory::place_pending() {
-  for (const auto& [name, reason_before] : std::exchange(pending_, {})) {
-    const auto found = placed_.find(name);
+void WorkerDirectory::place_some(Pending& pending, std::size_t most) {
+  for (; most > 0 && !pending.empty(); --most) {
+    const auto next = pending.extract(pending.begin());
+    const auto found = placed_.find(next.key());
     if (found == placed_.end()) continue;
     Placed& placed = found->second;
     if (placed.service != nullptr) place(placed);
-    if (placed.service == nullptr && placed.reason != reason_before) {
-      LogLine(Level::warn, "endpoint_excluded").field("endpoint", name).field("reason", placed.reason);
+    if (placed.service == nullptr && placed.reason != next.mapped()) {
+      LogLine(Level::warn, "endpoint_excluded").field("endpoint", next.key()).field("reason", placed.reason);
     }
   }
 }
@@ -122,9 +140,11 @@ void WorkerDirectory::place(Placed& placed) {
   if (!record) {
     placed.service = nullptr;
     placed.reason = record.error().message;
+    next_view_.erase(placed.endpoint.worker_id);
     is_view_old_ = true;
     return;
   }
+  placed.is_in_selector = true;
   LogLine line(Level::info, "endpoint");
   line.field("endpoint", placed.endpoint.name)
       .field("address", record->spec.endpoint)
@@ -134,19 +154,21 @@ void WorkerDirectory::place(Placed& placed) {
   for (const auto& reason : record->not_schedulable_reasons) line.field("problem", reason);
 }
 
+void WorkerDirectory::show(const Placed& placed) {
+  is_view_old_ = true;
+  if (placed.service == nullptr) return;
+  const Endpoint& endpoint = placed.endpoint;
+  next_view_.put(endpoint.worker_id, {.name = endpoint.name,
+                                      .address = endpoint.address,
+                                      .port = endpoint.port,
+                                      .is_prefill = placed.service == selectors_.prefill,
+                                      .ready = endpoint.ready});
+}
+
 void WorkerDirectory::publish() {
   views_made_.fetch_add(1, std::memory_order_relaxed);
-  auto view = std::make_shared<View>();
-  for (const auto& [name, placed] : placed_) {
-    if (placed.service == nullptr) continue;
-    const Endpoint& endpoint = placed.endpoint;
-    const bool is_prefill = placed.service == selectors_.prefill;
-    view->workers.emplace(endpoint.worker_id,
-                          Known{name, endpoint.address, endpoint.port, is_prefill, endpoint.ready});
-    auto& by_address = is_prefill ? view->prefills : view->destinations;
-    by_address.emplace(socket_address(endpoint.address, endpoint.port), endpoint.worker_id);
-  }
-  std::atomic_store_explicit(&view_, std::shared_ptr<const View>(std::move(view)), std::memory_order_release);
+  auto view = std::make_shared<const WorkerView>(next_view_.share());
+  std::atomic_store_explicit(&view_, std::move(view), std::memory_order_release);
 }
 
 }  // namespace handoff::epp

@@ -154,7 +154,8 @@ std::uint64_t LoadLedger::private_weight(const Booking& booking) const {
 
 std::vector<std::string> LoadLedger::ids_on(ActiveBlocks::Slot slot) const {
   std::vector<std::string> ids;
-  for (const Booking* booking = oldest_; booking != nullptr; booking = booking->newer) {
+  const std::size_t count = slot < totals_.size() ? totals_[slot].requests : 0;
+  for (const Booking* booking = oldest_; booking != nullptr && ids.size() < count; booking = booking->newer) {
     if (booking->slot == slot) ids.push_back(*booking->id);
   }
   return ids;

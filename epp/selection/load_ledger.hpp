@@ -123,7 +123,7 @@ class LoadLedger {
   std::uint32_t stride() const { return stride_; }
   std::size_t size() const { return bookings_.size(); }
 
-  // Ids of all bookings on a slot; linear in all bookings.
+  // Ids of all bookings on a slot; linear in all bookings, when there is one.
   std::vector<std::string> ids_on(ActiveBlocks::Slot slot) const;
 
   // Looks at up to `count` further bookings, from the oldest on, and returns the ids of those that nobody

@@ -90,13 +90,10 @@ void Partition::attach(const std::shared_ptr<const WorkerRecord>& worker) {
   {
     const std::lock_guard lock(mutex_);
     begin(after);
-    for (RankTable::Slot slot = 0; slot < ranks_.slots().size(); ++slot) {
-      const RankState& state = ranks_[slot];
-      if (state.worker == nullptr || state.rank.worker != spec.worker_id ||
-          worker->has_rank(state.rank.rank)) {
-        continue;
-      }
-      gone.push_back(state.rank);
+    for (const RankTable::Slot slot : ranks_.slots_of(spec.worker_id)) {
+      const WorkerRank rank = ranks_[slot].rank;
+      if (worker->has_rank(rank.rank)) continue;
+      gone.push_back(rank);
       drop_rank(slot, after.now);
     }
     for (RankState& state : states) {
@@ -119,8 +116,7 @@ void Partition::detach(WorkerId worker) {
   {
     const std::lock_guard lock(mutex_);
     begin(after);
-    for (RankTable::Slot slot = 0; slot < ranks_.slots().size(); ++slot) {
-      if (ranks_[slot].worker == nullptr || ranks_[slot].rank.worker != worker) continue;
+    for (const RankTable::Slot slot : ranks_.slots_of(worker)) {
       gone.push_back(ranks_[slot].rank);
       drop_rank(slot, after.now);
     }

@@ -30,6 +30,7 @@ RankTable::Slot RankTable::put(RankState state) {
       free_.pop_back();
     }
     by_rank_.emplace(state.rank, slot);
+    workers_[state.rank.worker].slots.push_back(slot);
   }
   if (state.index_slot) {
     if (*state.index_slot >= by_index_slot_.size()) by_index_slot_.resize(*state.index_slot + 1, kNoSlot);
@@ -43,6 +44,9 @@ RankTable::Slot RankTable::put(RankState state) {
 void RankTable::erase(Slot slot) {
   count(slots_[slot], false);
   by_rank_.erase(slots_[slot].rank);
+  const auto worker = workers_.find(slots_[slot].rank.worker);
+  std::erase(worker->second.slots, slot);
+  if (worker->second.slots.empty()) workers_.erase(worker);
   // Rows that waiting requests got for it may not be taken for those of a successor.
   if (const auto index_slot = slots_[slot].index_slot) by_index_slot_[*index_slot] = kNoSlot;
   slots_[slot] = RankState{};
@@ -59,16 +63,21 @@ std::optional<RankTable::Slot> RankTable::slot_of(const RankOverlap& row) const 
   return slot;
 }
 
+std::vector<RankTable::Slot> RankTable::slots_of(WorkerId worker) const {
+  const auto found = workers_.find(worker);
+  return found == workers_.end() ? std::vector<Slot>() : found->second.slots;
+}
+
 void RankTable::count(const RankState& state, bool arrives) {
   if (!state.schedulable) return;
+  Worker& worker = workers_.at(state.rank.worker);
   if (arrives) {
     ++schedulable_;
-    ++workers_[state.rank.worker];
-    return;
+    if (++worker.schedulable == 1) ++schedulable_workers_;
+  } else {
+    --schedulable_;
+    if (--worker.schedulable == 0) --schedulable_workers_;
   }
-  --schedulable_;
-  const auto worker = workers_.find(state.rank.worker);
-  if (--worker->second == 0) workers_.erase(worker);
 }
 
 }  // namespace handoff::epp

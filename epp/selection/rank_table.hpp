@@ -38,6 +38,9 @@ class RankTable {
   // The slot a row of the index belongs to; nullopt for a rank that is not ours (any more).
   std::optional<Slot> slot_of(const RankOverlap& row) const;
 
+  // The slots of a worker's ranks.
+  std::vector<Slot> slots_of(WorkerId worker) const;
+
   // All slots, free ones included.
   const std::vector<RankState>& slots() const { return slots_; }
   const RankState& operator[](Slot slot) const { return slots_[slot]; }
@@ -45,17 +48,23 @@ class RankTable {
   std::size_t ranks() const { return by_rank_.size(); }
   std::size_t schedulable_ranks() const { return schedulable_; }
   // Workers with at least one schedulable rank; the queue limits scale with it.
-  std::size_t schedulable_workers() const { return workers_.size(); }
+  std::size_t schedulable_workers() const { return schedulable_workers_; }
 
  private:
+  struct Worker {
+    std::vector<Slot> slots;
+    std::size_t schedulable = 0;
+  };
+
   void count(const RankState& state, bool arrives);
 
   std::vector<RankState> slots_;
   std::vector<Slot> free_;
   std::unordered_map<WorkerRank, Slot, WorkerRankHash> by_rank_;
   std::vector<Slot> by_index_slot_;
-  std::unordered_map<WorkerId, std::size_t> workers_;  // schedulable ranks of each
+  std::unordered_map<WorkerId, Worker> workers_;
   std::size_t schedulable_ = 0;
+  std::size_t schedulable_workers_ = 0;
 };
 
 }  // namespace handoff::epp

@@ -82,12 +82,12 @@ std::unique_ptr<SelectionService> make_selector(const EppConfig& config, Selecto
   return std::move(service).value();
 }
 
-nlohmann::json selector_report(const SelectionService& service, const WorkerDirectory::View& view) {
+nlohmann::json selector_report(const SelectionService& service, const WorkerView& view) {
   nlohmann::json workers = nlohmann::json::array();
   for (const auto& partition : service.loads()) {
     for (const WorkerLoad& load : partition.loads) {
-      const auto known = view.workers.find(load.rank.worker);
-      workers.push_back({{"name", known == view.workers.end() ? "" : known->second.name},
+      const auto* const known = view.find(load.rank.worker);
+      workers.push_back({{"name", known == nullptr ? "" : known->name},
                          {"id", load.rank.worker},
                          {"rank", load.rank.rank},
                          {"active_prefill_tokens", load.active_prefill_tokens},

@@ -130,10 +130,12 @@ class ScriptedSource final : public EndpointSource {
       if (role == "prefill") endpoint.role = EndpointRole::kPrefill;
       if (role == "decode") endpoint.role = EndpointRole::kDecode;
       listener.on_endpoint(endpoint);
-      listener.on_batch_end();
+      while (listener.on_batch_end()) {
+      }
     } else if (command == "remove") {
       listener.on_endpoint_removed(name);
-      listener.on_batch_end();
+      while (listener.on_batch_end()) {
+      }
     } else if (command == "synced") {
       listener.on_synced(name == "1");
     } else if (command == "tokenizer") {

@@ -93,10 +93,12 @@ class Recorder final : public EndpointListener {
     EXPECT_EQ(known_.erase(std::string(name)), 1U) << name;
     changed_.notify_all();
   }
-  void on_batch_end() override {
+  bool on_batch_end() override {
     const std::lock_guard lock(mutex_);
     ++batches_;
+    return batches_ <= turns_wanted_;
   }
+  void want_turns(std::size_t turns) { turns_wanted_ = turns; }
   void on_synced(bool synced) override {
     const std::lock_guard lock(mutex_);
     batches_when_synced_ = batches_;
@@ -134,6 +136,7 @@ class Recorder final : public EndpointListener {
   std::map<std::string, Endpoint> known_;
   bool synced_ = false;
   std::size_t batches_ = 0;
+  std::size_t turns_wanted_ = 0;
   std::size_t batches_when_synced_ = 0;
 };
 
@@ -261,6 +264,14 @@ TEST_F(FileEndpointSourceTest, TellsAFileAsOneBatch) {
   start(lines);
   EXPECT_TRUE(recorder_.wait([](const auto& known, bool synced) { return synced && known.size() == 50; }));
   EXPECT_EQ(recorder_.batches_when_synced(), 1U);
+}
+
+// The listener has more to do than can be done at once: probes go on, and it is synced when it is done.
+TEST_F(FileEndpointSourceTest, GivesTheListenerTurns) {
+  recorder_.want_turns(1000);
+  start(line("a", engine_.port()));
+  EXPECT_TRUE(recorder_.wait([](const auto&, bool synced) { return synced; }));
+  EXPECT_EQ(recorder_.batches_when_synced(), 1001U);
 }
 
 TEST_F(FileEndpointSourceTest, ResolvesNames) {

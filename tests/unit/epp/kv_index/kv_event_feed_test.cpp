@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -259,6 +262,84 @@ TEST_F(KvEventFeedTest, ARemovedFeedIsQuiet) {
   }
   EXPECT_EQ(feed->rank(), kRank);
   EXPECT_GE(feed->stream_counters().batches, 1u);
+}
+
+// Feeds come and go while another one's thread is held up in the middle of a message: nobody waits for it.
+TEST_F(KvEventFeedTest, AddsAndRemovesWithoutWaitingForTheThread) {
+  FakeKvPublisher publisher({});
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_held = false;
+  std::atomic<bool> holds_up{false};
+  const auto clock = [&] {
+    if (holds_up) {
+      std::unique_lock lock(mutex);
+      is_held = true;
+      changed.notify_all();
+      changed.wait(lock, [&] { return !holds_up; });
+    }
+    return std::chrono::steady_clock::now();
+  };
+  KvFeedPool pool(index_, 1, clock);
+  pool.add(options_for(publisher), error_);
+  ASSERT_TRUE(publisher.wait_for_subscriber());
+  publisher.publish(block(1));
+  ASSERT_TRUE(eventually([&] { return holds(1); }));
+  holds_up = true;
+  publisher.publish(block(2));
+  {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(changed.wait_for(lock, kMustNotExpire, [&] { return is_held; }));
+  }
+  for (std::uint32_t i = 100; i < 120; ++i) {
+    KvFeedOptions options = options_for(publisher);
+    options.applier.rank = {i, 0};
+    ASSERT_NE(pool.add(options, error_), nullptr) << error_;
+    if (i % 2 == 0) {
+      EXPECT_TRUE(pool.remove({i, 0}));
+    }
+  }
+  EXPECT_FALSE(holds(2)) << "the thread is still held up";
+  {
+    const std::lock_guard lock(mutex);
+    holds_up = false;
+  }
+  changed.notify_all();
+  EXPECT_TRUE(eventually([&] { return holds(2); }));
+}
+
+// An idle feed is not looked at: the clock is asked once per feed that has something, and for the wait.
+TEST_F(KvEventFeedTest, LooksOnlyAtFeedsThatHaveSomething) {
+  constexpr std::uint32_t kIdle = 100;
+  FakeKvPublisher publisher({});
+  FakeKvPublisher::Options quiet_options;
+  quiet_options.has_replay = false;
+  FakeKvPublisher quiet(quiet_options);
+  std::atomic<std::uint64_t> looks{0};
+  KvFeedPool pool(index_, 1, [&] {
+    ++looks;
+    return std::chrono::steady_clock::now();
+  });
+  std::vector<std::shared_ptr<const KvEventFeed>> feeds;
+  for (std::uint32_t i = 0; i < kIdle; ++i) {
+    KvFeedOptions options = options_for(quiet);
+    options.applier.rank = {100 + i, 0};
+    feeds.push_back(pool.add(options, error_));
+  }
+  ASSERT_TRUE(quiet.wait_for_subscriber());
+  pool.add(options_for(publisher), error_);
+  ASSERT_TRUE(publisher.wait_for_subscriber());
+  publisher.publish(block(0));
+  ASSERT_TRUE(eventually([&] { return holds(0); }));
+  const std::uint64_t before = looks;
+  constexpr std::uint32_t kBatches = 50;
+  for (std::uint32_t n = 1; n <= kBatches; ++n) {
+    publisher.publish(block(n));
+    ASSERT_TRUE(eventually([&] { return holds(n); }));
+  }
+  // A batch is one turn of its feed, or two, which read the clock a few times; with all feeds looked at, each
+  // turn would read it a hundred times.
+  EXPECT_LT(looks - before, kBatches * kIdle / 2);
 }
 
 }  // namespace

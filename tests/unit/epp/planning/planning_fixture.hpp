@@ -47,13 +47,17 @@ class PlanningFixture : public ::testing::Test {
     made.ready = true;
     return made;
   }
+  void end_batch() {
+    while (directory->on_batch_end()) {
+    }
+  }
   void tell(const Endpoint& endpoint) {
     directory->on_endpoint(endpoint);
-    directory->on_batch_end();
+    end_batch();
   }
   void tell_removed(std::string_view name) {
     directory->on_endpoint_removed(name);
-    directory->on_batch_end();
+    end_batch();
   }
   void add_prefill(const std::string& name, std::uint16_t port) {
     tell(endpoint(name, EndpointRole::kPrefill, port));

@@ -14,8 +14,8 @@ TEST_F(WorkerDirectoryTest, PutsEachRoleIntoItsSelector) {
   EXPECT_EQ(prefill->list_workers().size(), 1U);
   EXPECT_EQ(destination->list_workers().size(), 1U);
   EXPECT_EQ(prefill->find_worker(1)->spec.endpoint, "127.0.0.1:1");
-  EXPECT_EQ(directory->view()->destinations.count("127.0.0.1:2"), 1U);
-  EXPECT_EQ(directory->view()->destinations.count("127.0.0.1:1"), 0U) << "prefill is no destination";
+  EXPECT_EQ(directory->view()->destination_at("127.0.0.1:2"), 2U);
+  EXPECT_EQ(directory->view()->destination_at("127.0.0.1:1"), std::nullopt) << "prefill is no destination";
 }
 
 TEST_F(WorkerDirectoryTest, ExcludesWhatHasNoRole) {
@@ -36,7 +36,7 @@ TEST_F(WorkerDirectoryTest, MovesAWorkerThatChangesItsRole) {
   EXPECT_EQ(destination->list_workers().size(), 1U);
   tell(endpoint("x", std::nullopt, 3));
   EXPECT_TRUE(destination->list_workers().empty());
-  EXPECT_TRUE(directory->view()->workers.empty());
+  EXPECT_EQ(directory->view()->size(), 0U);
 }
 
 TEST_F(WorkerDirectoryTest, SchedulesOnlyWhatIsReady) {
@@ -90,26 +90,63 @@ TEST_F(WorkerDirectoryTest, AnswersWhoWaitsOnlyWithWhatIsReadyAndWithoutItsLock)
   EXPECT_EQ(chosen, (std::vector<WorkerId>{2, 0}));
 }
 
-// A view costs as much as there are endpoints: one for each endpoint would be quadratic.
+// A view for each endpoint would be thousands of them.
 TEST_F(WorkerDirectoryTest, MakesOneViewOfABatch) {
   start();
   for (std::uint16_t port = 1; port <= 500; ++port) {
     directory->on_endpoint(endpoint("d" + std::to_string(port), EndpointRole::kDecode, port));
   }
-  EXPECT_TRUE(directory->view()->workers.empty());
+  EXPECT_EQ(directory->view()->size(), 0U);
   EXPECT_TRUE(destination->list_workers().empty()) << "what a selector chooses must be in the view";
-  directory->on_batch_end();
+  end_batch();
   EXPECT_EQ(directory->views_made(), 1U);
-  EXPECT_EQ(directory->view()->workers.size(), 500U);
+  EXPECT_EQ(directory->view()->size(), 500U);
   EXPECT_EQ(destination->list_workers().size(), 500U);
-  directory->on_batch_end();
+  end_batch();
   EXPECT_EQ(directory->views_made(), 1U);
   directory->on_endpoint_removed("d1");
   directory->on_endpoint(endpoint("d501", EndpointRole::kDecode, 501));
   directory->on_endpoint_removed("d501");
-  directory->on_batch_end();
+  end_batch();
   EXPECT_EQ(directory->views_made(), 2U);
   EXPECT_EQ(destination->list_workers().size(), 499U);
+}
+
+// Thousands of new workers keep neither the rest of discovery waiting nor those that are in use.
+TEST_F(WorkerDirectoryTest, TakesNewWorkersInInTurnsAndNewsOfKnownOnesFirst) {
+  start();
+  add_decode("known", 9999);
+  for (std::uint16_t port = 1; port <= 500; ++port) {
+    directory->on_endpoint(endpoint("d" + std::to_string(port), EndpointRole::kDecode, port));
+  }
+  ASSERT_TRUE(directory->on_batch_end());
+  EXPECT_LT(destination->list_workers().size(), 500U);
+  EXPECT_GT(destination->ready().schedulable_workers, 1U) << "those that are in are used";
+  Endpoint sick = endpoint("known", EndpointRole::kDecode, 9999);
+  sick.ready = false;
+  directory->on_endpoint(sick);
+  directory->on_endpoint_removed("d500");
+  ASSERT_TRUE(directory->on_batch_end());
+  EXPECT_EQ(destination->find_worker(9999)->lifecycle, WorkerLifecycle::kUnschedulable);
+  EXPECT_EQ(directory->view()->find(9999)->ready, false);
+  end_batch();
+  EXPECT_EQ(destination->list_workers().size(), 500U);
+  EXPECT_EQ(directory->view()->size(), 500U);
+}
+
+TEST_F(WorkerDirectoryTest, KnowsTheOtherWorkerWhenOneOfTwoAtAnAddressGoes) {
+  start();
+  add_decode("a", 5);
+  Endpoint twin = endpoint("b", EndpointRole::kDecode, 5);
+  twin.worker_id = 3;
+  tell(twin);
+  EXPECT_EQ(directory->view()->destination_at("127.0.0.1:5"), 3U);
+  const auto before = directory->view();
+  tell_removed("b");
+  EXPECT_EQ(directory->view()->destination_at("127.0.0.1:5"), 5U);
+  tell_removed("a");
+  EXPECT_EQ(directory->view()->destination_at("127.0.0.1:5"), std::nullopt);
+  EXPECT_EQ(before->destination_at("127.0.0.1:5"), 3U) << "a view is as of one moment";
 }
 
 TEST_F(WorkerDirectoryTest, IgnoresRolesInAggregatedMode) {
