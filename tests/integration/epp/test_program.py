@@ -278,11 +278,11 @@ def test_tls_with_a_certificate_of_its_own(own):
     channel.close()
 
 
-def make_certificate(folder, name):
+def make_certificate(folder, name, curve="P-256"):
     """A certificate and its key, put in place of the last one in one step each."""
     files = folder / "tls.crt", folder / "tls.key"
     new = [file.with_suffix(file.suffix + ".new") for file in files]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", f"ec_paramgen_curve:{curve}", "-nodes", "-days", "2",
                     "-subj", f"/CN={name}", "-out", new[0], "-keyout", new[1]], check=True, capture_output=True)
     for made, file in zip(new, files):
         made.rename(file)
@@ -325,6 +325,19 @@ def test_a_certificate_is_kept_when_its_replacement_cannot_be_served(tmp_path):
         assert epp.stop() == 0
 
 
+def test_a_certificate_is_kept_when_no_handshake_succeeds_with_the_new_one(tmp_path):
+    certificate, key = make_certificate(tmp_path, "first")
+    first = certificate.read_text().strip()
+    epp = Epp({"DYN_SECURE_SERVING": "true", "DYN_EPP_TLS_CERT_PATH": str(certificate), "DYN_EPP_TLS_KEY_PATH": str(key)})
+    try:
+        make_certificate(tmp_path, "second", "brainpoolP256r1")
+        reason = epp.wait_log("certificate_kept").fields["reason"]
+        assert f"{certificate} can't be served: a TLS handshake with it fails" in reason, reason
+        assert ssl.get_server_certificate(("127.0.0.1", epp.port)).strip() == first
+    finally:
+        assert epp.stop() == 0
+
+
 def start_in_vain(settings):
     """What it says of settings that it does not start with."""
     done = subprocess.run([str(BIN / "handoff-epp")], capture_output=True, text=True, timeout=PATIENCE, check=False,
@@ -337,6 +350,9 @@ def certificate_variants(folder):
     """name -> certificate, key, the setting that is at fault, what is said."""
     made = {name: make_certificate(folder / name, name) for name in ("one", "other")}
     certificate, key = made["one"]
+    for curve in ("secp256k1", "brainpoolP384r1"):
+        (folder / curve).mkdir()
+        made[curve] = make_certificate(folder / curve, curve, curve)
     junk, empty, fifo, cut, chain, locked = (folder / name for name in ("junk", "empty", "fifo", "cut", "chain", "locked"))
     junk.write_text("junk")
     empty.write_text("")
@@ -356,6 +372,8 @@ def certificate_variants(folder):
         "certificate as key": (certificate, certificate, of_key, "no private key in PEM form"),
         "key with passphrase": (certificate, locked, of_key, "without a passphrase"),
         "FIFO as key": (certificate, fifo, of_key, "is not a regular file"),
+        "secp256k1": (*made["secp256k1"], of_certificate, "can't be served: a TLS handshake with it fails"),
+        "Brainpool": (*made["brainpoolP384r1"], of_certificate, "can't be served: a TLS handshake with it fails"),
         "another's key": (certificate, made["other"][1], of_key, "can't be used with the certificate: key values mismatch"),
     }
 

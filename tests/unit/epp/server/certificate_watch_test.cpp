@@ -1,14 +1,59 @@
 #include "epp/server/certificate_watch.hpp"
 
 #include <gtest/gtest.h>
+#include <openssl/bio.h>
+#include <openssl/ec.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rsa.h>
+#include <openssl/x509.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <stdexcept>
 
 namespace handoff::epp {
 namespace {
+
+struct FreeKey {
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+};
+using Key = std::unique_ptr<EVP_PKEY, FreeKey>;
+
+Key elliptic_key(const char* group) {
+  return Key(EVP_EC_gen(group));
+}
+
+std::string text_of(BIO* bio) {
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(bio, &data);
+  std::string text(data, static_cast<std::size_t>(size));
+  BIO_free(bio);
+  return text;
+}
+
+// A pair as an operator might bring it, with any kind of key. Ed25519 takes no digest.
+PemCertificate self_signed(const Key& key, const EVP_MD* digest = EVP_sha256()) {
+  X509* certificate = X509_new();
+  X509_set_version(certificate, 2);
+  ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
+  X509_gmtime_adj(X509_getm_notBefore(certificate), -60);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
+  X509_set_pubkey(certificate, key.get());
+  X509_NAME* name = X509_get_subject_name(certificate);
+  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("test"), -1, -1,
+                             0);
+  X509_set_issuer_name(certificate, name);
+  EXPECT_NE(X509_sign(certificate, key.get(), digest), 0);
+  BIO* certificate_text = BIO_new(BIO_s_mem());
+  BIO* key_text = BIO_new(BIO_s_mem());
+  PEM_write_bio_X509(certificate_text, certificate);
+  PEM_write_bio_PrivateKey(key_text, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+  X509_free(certificate);
+  return {text_of(certificate_text), text_of(key_text)};
+}
 
 class CertificateWatchTest : public ::testing::Test {
  protected:
@@ -90,6 +135,31 @@ TEST_F(CertificateWatchTest, RefusesWhatGrpcWouldCutOff) {
     EXPECT_EQ(problem->is_of_key, of_key);
     EXPECT_EQ(problem->text, "holds a NUL byte");
   }
+}
+
+// OpenSSL reads each of these pairs; a handshake shows what can be served.
+TEST_F(CertificateWatchTest, RefusesKindsOfKeysThatNoHandshakeSucceedsWith) {
+  for (const char* group : {"P-256", "P-384", "P-521"}) {
+    EXPECT_EQ(find_problem(self_signed(elliptic_key(group))), std::nullopt) << group;
+  }
+  EXPECT_EQ(find_problem(self_signed(Key(EVP_RSA_gen(2048)))), std::nullopt);
+  EXPECT_EQ(find_problem(self_signed(Key(EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519")), nullptr)),
+            std::nullopt);
+  for (const char* group : {"secp256k1", "brainpoolP256r1", "brainpoolP384r1", "brainpoolP512r1"}) {
+    const auto problem = find_problem(self_signed(elliptic_key(group)));
+    ASSERT_TRUE(problem.has_value()) << group;
+    EXPECT_FALSE(problem->is_of_key);
+    EXPECT_EQ(problem->text.find("can't be served: a TLS handshake with it fails: "), 0U) << problem->text;
+  }
+}
+
+TEST_F(CertificateWatchTest, KeepsThePairWhenTheNewOnesKindOfKeyCannotBeServed) {
+  EXPECT_EQ(watch().newer_than(number), first);
+  put(self_signed(elliptic_key("secp256k1")));
+  EXPECT_EQ(after_looks(), std::nullopt);
+  const auto second = make_self_signed_certificate();
+  put(second);
+  EXPECT_EQ(after_looks(), second);
 }
 
 TEST_F(CertificateWatchTest, TakesNoHalfOfAChange) {
