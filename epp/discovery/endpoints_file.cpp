@@ -1,7 +1,6 @@
 #include "epp/discovery/endpoints_file.hpp"
 
 #include <arpa/inet.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <charconv>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "epp/discovery/worker_id.hpp"
+#include "epp/yaml_text/yaml_text.hpp"
 
 namespace handoff::epp {
 namespace {
@@ -53,14 +53,9 @@ class FileReader {
   std::variant<std::vector<FileEndpoint>, EndpointsFileError> read(std::string_view text) {
     if (text.size() > kMaxEndpointsFileBytes)
       return EndpointsFileError{"larger than " + std::to_string(kMaxEndpointsFileBytes) + " bytes"};
-    std::vector<FileEndpoint> found;
-    try {
-      const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-      if (documents.size() > 1) add_problem("has a second YAML document" + at(documents[1]));
-      found = read_root(documents.empty() ? YAML::Node() : documents.front());
-    } catch (const YAML::Exception& error) {
-      add_problem("not YAML (line " + std::to_string(error.mark.line + 1) + "): " + error.msg);
-    }
+    const auto read = read_yaml(text);
+    if (const auto* problem = std::get_if<YamlProblem>(&read)) return EndpointsFileError{problem->text};
+    std::vector<FileEndpoint> found = read_root(std::get<YAML::Node>(read));
     if (problems_ == 0) return found;
     if (problems_ > kMaxProblems) text_ += "; and " + std::to_string(problems_ - kMaxProblems) + " more";
     return EndpointsFileError{std::move(text_)};
@@ -94,7 +89,9 @@ class FileReader {
     for (std::size_t i = 0; i < list.size(); ++i) {
       place_ = "endpoints[" + std::to_string(i) + "]";
       read_endpoint(list[i], found);
+      if (label_bytes_ > kMaxEndpointsFileBytes) break;
     }
+    check_label_bytes();
     return found;
   }
 
@@ -185,11 +182,18 @@ class FileReader {
     for (const auto& label : node) {
       const std::string key = label.first.as<std::string>("");
       const std::string value = scalar("labels." + key, label.second);
+      label_bytes_ += key.size() + value.size();
       if (key.empty() || key.size() > 317 || value.size() > 1024)
         add_problem(place_ + ".labels" + at(label.first) + ": key or value is empty or too long");
       if (!endpoint.labels.emplace(key, value).second)
         add_problem(place_ + ".labels" + at(label.first) + ": " + shown(key) + " is given twice");
     }
+  }
+
+  // A label set that is given once and referred to a thousand times is there a thousand times.
+  void check_label_bytes() {
+    if (label_bytes_ > kMaxEndpointsFileBytes)
+      add_problem("labels: more than " + std::to_string(kMaxEndpointsFileBytes) + " bytes in all");
   }
 
   // Rules over several keys, and over several endpoints.
@@ -241,9 +245,7 @@ class FileReader {
                 (value.IsScalar() ? shown(value.Scalar()) : "a list or map") + "; accepted: " + accepted);
   }
 
-  static std::string at(const YAML::Node& node) {
-    return node.Mark().is_null() ? "" : " (line " + std::to_string(node.Mark().line + 1) + ")";
-  }
+  static std::string at(const YAML::Node& node) { return line_of(node); }
 
   void add_problem(const std::string& problem) {
     if (++problems_ > kMaxProblems) return;
@@ -252,6 +254,7 @@ class FileReader {
   }
 
   std::string place_;
+  std::size_t label_bytes_ = 0;
   std::map<std::string, std::string> place_of_name_;
   std::map<std::uint64_t, std::string> place_of_id_;
   std::map<std::string, std::string> place_of_address_;

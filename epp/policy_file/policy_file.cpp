@@ -1,7 +1,5 @@
 #include "epp/policy_file/policy_file.hpp"
 
-#include <yaml-cpp/yaml.h>
-
 #include <charconv>
 #include <cmath>
 #include <functional>
@@ -9,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "epp/yaml_text/yaml_text.hpp"
 #include "shared/config/setting_file.hpp"
 
 namespace handoff::epp {
@@ -37,13 +36,9 @@ class Reader {
     if (text.size() > kMaxPolicyFileBytes) {
       return PolicyFileError{"larger than " + std::to_string(kMaxPolicyFileBytes) + " bytes"};
     }
-    try {
-      const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-      if (documents.size() > 1) add_problem("has a second YAML document" + at(documents[1]));
-      read_root(documents.empty() ? YAML::Node() : documents.front());
-    } catch (const YAML::Exception& error) {
-      add_problem("not YAML (line " + std::to_string(error.mark.line + 1) + "): " + error.msg);
-    }
+    const auto read = read_yaml(text);
+    if (const auto* problem = std::get_if<YamlProblem>(&read)) return PolicyFileError{problem->text};
+    read_root(std::get<YAML::Node>(read));
     if (problems_ == 0) return std::move(profile_);
     if (problems_ > kMaxProblems) text_ += "; and " + std::to_string(problems_ - kMaxProblems) + " more";
     return PolicyFileError{std::move(text_)};
@@ -187,9 +182,7 @@ class Reader {
     return false;
   }
 
-  static std::string at(const YAML::Node& node) {
-    return node.Mark().is_null() ? "" : " (line " + std::to_string(node.Mark().line + 1) + ")";
-  }
+  static std::string at(const YAML::Node& node) { return line_of(node); }
 
   void add_problem(const std::string& problem) {
     if (++problems_ > kMaxProblems) return;

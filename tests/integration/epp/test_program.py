@@ -391,6 +391,17 @@ def test_a_certificate_that_cannot_be_served_stops_the_start(tmp_path):
         assert text.count("\n") == 1, (name, text)
 
 
+def test_yaml_without_end_stops_the_start_at_once(tmp_path):
+    deep, endless, endpoints = tmp_path / "deep", tmp_path / "endless", tmp_path / "endpoints.yaml"
+    deep.write_text("[" * 100_000, encoding="utf-8")
+    endless.write_text(",", encoding="utf-8")
+    endpoints.write_text("endpoints: []", encoding="utf-8")
+    for setting in ("DYN_EPP_ENDPOINTS_FILE", "DYN_ROUTER_POLICY_CONFIG"):
+        for file, said in ((deep, "within each other more than 16 deep (line 1)"), (endless, "a second YAML document")):
+            text = start_in_vain({"DYN_EPP_ENDPOINTS_FILE": str(endpoints), setting: str(file)})
+            assert setting in text and said in text, text
+
+
 def test_a_fifo_in_place_of_a_file_holds_up_nothing(tmp_path):
     fifo, endpoints = tmp_path / "fifo", tmp_path / "endpoints.yaml"
     os.mkfifo(fifo)

@@ -77,7 +77,7 @@ TEST(EndpointsFile, RefusesWhatItDoesNotUnderstandAndSaysWhere) {
       {"endpoints: []\nmore: 1", "unknown key 'more' (line 2); accepted: endpoints"},
       {"endpoints: [", "not YAML"},
       {"endpoints: []\nendpoints: []\n", "endpoints (line 2): given twice"},
-      {"endpoints: []\n---\nendpoints: []\n", "has a second YAML document (line 3)"},
+      {"endpoints: []\n---\nendpoints: []\n", "has a second YAML document (line 2)"},
       {"endpoints: [3]", "endpoints[0] (line 1): must be a map"},
       {one("    ports: 3\n"), "endpoints[0]: unknown key 'ports' (line 5); accepted: name, address"},
       {one("    port: 8001\n"), "endpoints[0].port (line 5): given twice"},
@@ -120,12 +120,27 @@ TEST(EndpointsFile, ReportsAllProblemsButNotEndlessly) {
 }
 
 TEST(EndpointsFile, SurvivesHostileText) {
-  EXPECT_NE(error_of(std::string(100'000, '[')), "");
+  EXPECT_EQ(error_of(std::string(100'000, '[')),
+            "has lists and maps within each other more than 16 deep (line 1)");
   EXPECT_NE(error_of("endpoints: &a [*a]"), "");
+  EXPECT_EQ(error_of(","), "has a second YAML document (line 1)") << "the parser itself finds no end";
   EXPECT_NE(error_of(std::string("endpoints: [{name: \"\x01\xff\", address: x, port: 1}]")), "");
   EXPECT_EQ(error_of("endpoints: [{name: \"\x01\xff\", address: x, port: 1}]").find('\x01'),
             std::string::npos);
   EXPECT_NE(error_of(std::string(kMaxEndpointsFileBytes + 1, ' ')).find("larger"), std::string::npos);
+}
+
+TEST(EndpointsFile, BoundsWhatAliasesStandFor) {
+  std::string text = "endpoints:\n";
+  for (int i = 0; i < 2000; ++i) {
+    text += "  - name: n" + std::to_string(i) + "\n    address: x\n    port: " + std::to_string(i + 1) + "\n";
+    text += i > 0 ? "    labels: *l\n" : "    labels: &l\n      a: " + std::string(1000, 'a') + "\n";
+  }
+  EXPECT_EQ(error_of(text), "") << "two megabytes";
+  for (char key = 'b'; key <= 'k'; ++key) {
+    text.insert(text.find("      a: "), "      " + (key + (": " + std::string(1000, 'a') + "\n")));
+  }
+  EXPECT_EQ(error_of(text), "labels: more than 8388608 bytes in all");
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ TEST(PolicyFile, SaysWhereAndWhatIsAccepted) {
       {"policy_classes: [{name: a, queue_policy: lifo}]", "fcfs, lcfs or wspt"},
       {"uncached_isl_buckets: [{min_tokens: x, bucket: b}]", "uncached_isl_buckets[0].min_tokens"},
       {"policy_classes: [{name: a}]\n---\npolicy_classes: [{name: b}]",
-       "has a second YAML document (line 3)"},
+       "has a second YAML document (line 2)"},
       {"worker_selection: {}\npolicy_classes: [{name: a}]", "unknown key 'worker_selection'"},
   };
   for (const auto& [text, said] : cases) {
@@ -86,6 +86,9 @@ TEST(PolicyFile, SaysWhereAndWhatIsAccepted) {
 
 TEST(PolicyFile, IsBounded) {
   EXPECT_NE(error_of(std::string(kMaxPolicyFileBytes + 1, ' ')).find("larger than"), std::string::npos);
+  EXPECT_EQ(error_of(std::string(10'000, '[')),
+            "has lists and maps within each other more than 16 deep (line 1)");
+  EXPECT_EQ(error_of(","), "has a second YAML document (line 1)");
   std::string many = "policy_classes:\n";
   for (std::size_t i = 0; i <= kMaxPolicyClasses; ++i) many += "  - {name: c" + std::to_string(i) + "}\n";
   EXPECT_NE(error_of(many).find("at most"), std::string::npos);
