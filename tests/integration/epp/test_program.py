@@ -402,6 +402,27 @@ def test_yaml_without_end_stops_the_start_at_once(tmp_path):
             assert setting in text and said in text, text
 
 
+@pytest.mark.parametrize("ignored", [True, False], ids=["ignored", "not-ignored"])
+def test_a_hangup_ends_only_who_does_not_ignore_it(ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)  # inherited, as from nohup
+    try:
+        epp = Epp()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    try:
+        epp.tell("synced", 1)
+        epp.process.send_signal(signal.SIGHUP)
+        if ignored:
+            for _ in range(20):
+                assert epp.health("liveness") == "SERVING"
+            assert "draining" not in [line.name for line in epp.lines]
+        else:
+            epp.wait_log("draining")
+            assert epp.process.wait(PATIENCE) == 0
+    finally:
+        assert epp.stop() == 0
+
+
 def test_a_fifo_in_place_of_a_file_holds_up_nothing(tmp_path):
     fifo, endpoints = tmp_path / "fifo", tmp_path / "endpoints.yaml"
     os.mkfifo(fifo)
