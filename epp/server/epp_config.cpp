@@ -76,7 +76,8 @@ void declare_bounds(OptionTable& table, EppConfig& config) {
   table.add({.name = "DYN_EPP_MAX_REQUEST_BODY_BYTES", .help = "Largest request body; more is 413."},
             config.limits.max_request_body, config::byte_count(1, 1ULL << 31));
   table.add({.name = "DYN_EPP_MAX_STREAM_BACKLOG_BYTES",
-             .help = "Response bytes that a stream holds unsent before it stops reading."},
+             .help = "Response bytes that a stream holds unsent before it stops reading. Beside them "
+                     "it has up to 256 KiB that came ahead, and two messages."},
             config.limits.max_backlog, config::byte_count(64 * 1024));
   table.add({.name = "DYN_EPP_MAX_BUFFERED_BYTES",
              .help = "Request bodies of all streams together; beyond, requests get 503."},

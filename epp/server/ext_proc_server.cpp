@@ -20,6 +20,9 @@ namespace {
 constexpr std::uint64_t kMessageSlack = 1ULL << 20;
 constexpr std::uint64_t kLeastMessageLimit = 64ULL << 20;
 
+// What a gateway may send ahead on one stream. A larger message is let in when it is read.
+constexpr int kStreamWindow = 256 * 1024;
+
 class Introspection final : public handoff::epp::v1::Introspection::CallbackService {
  public:
   explicit Introspection(std::function<std::string()> report) : report_(std::move(report)) {}
@@ -48,6 +51,10 @@ void set_up_connections(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
+  // Fixed: left alone, gRPC lets each stream send as much as the connection carries in a round trip, which
+  // are megabytes that nobody has asked for when a stream doesn't read because its client doesn't.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindow);
 }
 
 }  // namespace

@@ -5,14 +5,16 @@ import signal
 import ssl
 import socket
 import subprocess
+import threading
 
 import grpc
 import pytest
 from conftest import chat
 from epp_process import DEFAULTS, Epp
-from gateway import Stream
-from harness.limits import PATIENCE, wait_until
+from gateway import FULL_DUPLEX, METHOD, Stream, header_map
+from harness.limits import BRIEF, PATIENCE, wait_until
 from harness.sidecar import BIN, environment
+from messages import ext_proc
 from test_exchange import assert_refused
 
 READINESS = ["", "readiness", "inference-extension", "envoy.service.ext_proc.v3.ExternalProcessor"]
@@ -400,6 +402,45 @@ def test_yaml_without_end_stops_the_start_at_once(tmp_path):
         for file, said in ((deep, "within each other more than 16 deep (line 1)"), (endless, "a second YAML document")):
             text = start_in_vain({"DYN_EPP_ENDPOINTS_FILE": str(endpoints), setting: str(file)})
             assert setting in text and said in text, text
+
+
+@pytest.mark.settings(DYN_EPP_MAX_STREAM_BACKLOG_BYTES="65536")
+def test_a_gateway_that_does_not_read_is_not_read_from(pair):
+    """Of a response whose client has gone quiet no more is taken in than the backlog, the window, and some pieces."""
+    piece, bound, total = 62_000, 2 << 20, 16 << 20
+    # Its own window stays small, too: what it takes in unread is no load of ours.
+    options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65536)]
+    with grpc.insecure_channel(f"127.0.0.1:{pair.port}", options=options) as channel:
+        taken, ended = [], threading.Event()
+
+        def messages():
+            head = ext_proc.ProcessingRequest()
+            header_map(head.request_headers, [(":method", "POST"), (":path", "/v1/chat/completions")])
+            head.protocol_config.request_body_mode = head.protocol_config.response_body_mode = FULL_DUPLEX
+            yield head
+            body = ext_proc.ProcessingRequest()
+            body.request_body.body, body.request_body.end_of_stream = chat(), True
+            yield body
+            head = ext_proc.ProcessingRequest()
+            header_map(head.response_headers, [(":status", "200")])
+            yield head
+            more = ext_proc.ProcessingRequest()
+            more.response_body.body = b"x" * piece
+            while len(taken) * piece < total:
+                yield more
+                taken.append(piece)
+            ended.wait(PATIENCE)
+
+        call = channel.stream_stream(METHOD, request_serializer=ext_proc.ProcessingRequest.SerializeToString,
+                                     response_deserializer=ext_proc.ProcessingResponse.FromString)(messages())
+        wait_until(lambda: len(taken) * piece > 256 * 1024)
+        before = -1
+        while before != len(taken):  # until nothing more goes out
+            before = len(taken)
+            assert not threading.Event().wait(BRIEF)
+        ended.set()
+        call.cancel()
+    assert before * piece < bound, before * piece
 
 
 @pytest.mark.parametrize("ignored", [True, False], ids=["ignored", "not-ignored"])
