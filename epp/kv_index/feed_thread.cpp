@@ -86,8 +86,8 @@ void FeedThread::run() {
     wait();
     const bool found = process_ready();
     const bool busy = !ready_.empty();
-    // Where events just came, more will. To let some gather costs less than to be woken for each of them. What
-    // comes after a silence is still taken at once.
+    // Where events just came, more will. To let some gather costs less than to be woken for each of them.
+    // What comes after a silence is still taken at once.
     if (found && !busy) std::this_thread::sleep_for(kGatherTime);
   }
 }
@@ -107,7 +107,7 @@ bool FeedThread::take_changes() {
       feeds_.emplace(feed, std::move(change.feed));
     } else {
       ready_.erase(feed);
-      replaying_.erase(feed);
+      timed_.erase(feed);
       feed->impl_->close();
       feeds_.erase(feed);
     }
@@ -124,9 +124,9 @@ bool FeedThread::process_ready() {
     const Turn turn = feed->impl_->process(clock_);
     found |= turn != Turn::nothing;
     if (feed->impl_->deadline()) {
-      replaying_.insert(feed);
+      timed_.insert(feed);
     } else {
-      replaying_.erase(feed);
+      timed_.erase(feed);
     }
     it = turn == Turn::more ? std::next(it) : ready_.erase(it);
   }
@@ -147,13 +147,13 @@ void FeedThread::wait() {
   }
 }
 
-// In milliseconds; zero when there is something to do, as replays that are out of time.
+// In milliseconds; zero when there is something to do, as for feeds whose time has come.
 int FeedThread::longest_wait() {
   if (!ready_.empty()) return 0;
   std::chrono::milliseconds longest = kLongestWait;
-  if (replaying_.empty()) return static_cast<int>(longest.count());
+  if (timed_.empty()) return static_cast<int>(longest.count());
   const SteadyTime now = clock_();
-  for (KvEventFeed* const feed : replaying_) {
+  for (KvEventFeed* const feed : timed_) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*feed->impl_->deadline() - now);
     longest = std::clamp(left, std::chrono::milliseconds(0), longest);
     if (left.count() <= 0) ready_.insert(feed);

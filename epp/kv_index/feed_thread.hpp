@@ -69,9 +69,9 @@ class FeedThread {
 
   // The thread's own.
   std::unordered_map<KvEventFeed*, Feed> feeds_;
-  std::unordered_set<KvEventFeed*> ready_;      // have something to do
-  std::unordered_set<KvEventFeed*> replaying_;  // have a deadline
-  std::thread thread_;                          // the last: it uses all of the above
+  std::unordered_set<KvEventFeed*> ready_;  // have something to do
+  std::unordered_set<KvEventFeed*> timed_;  // have a deadline
+  std::thread thread_;                      // the last: it uses all of the above
 };
 
 }  // namespace handoff::epp

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "epp/kv_index/kv_event_feed_impl.hpp"
+#include "shared/telemetry/log.hpp"
 
 namespace handoff::epp {
 
@@ -66,8 +68,8 @@ void KvEventFeed::Impl::watch_connection() {
   static std::atomic<std::uint64_t> next{0};
   const std::string address = "inproc://kv-feed-monitor-" + std::to_string(next.fetch_add(1));
   // When the handshake is over, not when TCP connects: then the subscription is on its way to the publisher.
-  if (zmq_socket_monitor(events_.handle(), address.c_str(), ZMQ_EVENT_HANDSHAKE_SUCCEEDED) != 0)
-    throw zmq::error_t();
+  constexpr int kWanted = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED;
+  if (zmq_socket_monitor(events_.handle(), address.c_str(), kWanted) != 0) throw zmq::error_t();
   connection_.set(zmq::sockopt::linger, 0);
   connection_.connect(address);
 }
@@ -109,7 +111,14 @@ void KvEventFeed::Impl::take_connection_events(SteadyTime now) {
     std::uint16_t event = 0;
     if (connection_message_.views[0].size() < sizeof(event)) continue;
     std::memcpy(&event, connection_message_.views[0].data(), sizeof(event));
-    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) stream_.on_connected(now);
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+      stream_.on_connected(now);
+      report_.note(FeedState::following);
+    } else if (event == ZMQ_EVENT_DISCONNECTED) {
+      report_.note(FeedState::disconnected);
+    } else if (report_.state() == FeedState::connecting) {
+      report_.note(FeedState::unreachable);
+    }
   }
 }
 
@@ -193,6 +202,53 @@ void KvEventFeed::Impl::close() {
 KvEventFeed::Impl::Turn KvEventFeed::Impl::process(const KvFeedPool::Clock& clock) {
   const std::lock_guard lock(turn_);
   if (is_silent_) return Turn::nothing;
+  const Turn turn = take_messages(clock);
+  report(clock());
+  return turn;
+}
+
+std::optional<SteadyTime> KvEventFeed::Impl::deadline() const {
+  const auto replay = stream_.replay_deadline();
+  const auto line = report_.due();
+  return replay && line ? std::min(*replay, *line) : replay ? replay : line;
+}
+
+KvEventFeed::Impl::Seen KvEventFeed::Impl::seen_now() const {
+  const KvStreamCounters& stream = stream_.counters();
+  return {.batches = stream.batches,
+          .lost_histories = stream.lost_histories,
+          .failed_replays = stream.failed_replays,
+          .undecodable = stream.undecodable + malformed_messages()};
+}
+
+// One line for each change of state; while all goes well, nothing is compared but four numbers.
+void KvEventFeed::Impl::report(SteadyTime now) {
+  using telemetry::Level;
+  const Seen before = std::exchange(seen_, seen_now());
+  if (seen_.undecodable != before.undecodable) {
+    report_.note(FeedState::undecodable);
+  } else if (seen_.failed_replays != before.failed_replays) {
+    report_.note(FeedState::replay_failed);
+  } else if (seen_.lost_histories != before.lost_histories) {
+    report_.note(FeedState::history_lost);
+  } else if (seen_.batches != before.batches) {
+    report_.note(FeedState::following);
+  }
+  const auto told = report_.take(now);
+  if (!told) return;
+  telemetry::LogLine(told->state == FeedState::following ? Level::info : Level::warn, "kv_events")
+      .field("endpoint", options_.events_endpoint)
+      .field("worker", rank().worker)
+      .field("rank", rank().rank)
+      .field("state", to_string(told->state))
+      .field("batches", seen_.batches)
+      .field("lost_histories", seen_.lost_histories)
+      .field("failed_replays", seen_.failed_replays)
+      .field("undecodable", seen_.undecodable)
+      .field("suppressed", told->suppressed);
+}
+
+KvEventFeed::Impl::Turn KvEventFeed::Impl::take_messages(const KvFeedPool::Clock& clock) {
   take_connection_events(clock());
   for (std::size_t i = 0; i < kMessagesPerTurn; ++i) {
     const SteadyTime now = clock();

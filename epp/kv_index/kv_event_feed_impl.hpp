@@ -8,6 +8,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "epp/kv_index/feed_report.hpp"
 #include "epp/kv_index/kv_event_feed.hpp"
 #include "epp/kv_index/kv_message.hpp"
 
@@ -34,8 +35,8 @@ class KvEventFeed::Impl {
   // than its pool lives.
   void close();
 
-  std::optional<SteadyTime> deadline() const { return stream_.replay_deadline(); }
-  bool is_replaying() const { return replay_.has_value(); }
+  // When process() has something to do without a word from the publisher.
+  std::optional<SteadyTime> deadline() const;
   WorkerRank rank() const { return options_.applier.rank; }
   const KvStreamCounters& stream_counters() const { return stream_.counters(); }
   const KvApplierCounters& applier_counters() const { return applier_.counters(); }
@@ -45,6 +46,14 @@ class KvEventFeed::Impl {
  private:
   static constexpr std::size_t kMaxFrames = 4;
 
+  // What has been counted when the log was last thought of.
+  struct Seen {
+    std::uint64_t batches = 0;
+    std::uint64_t lost_histories = 0;
+    std::uint64_t failed_replays = 0;
+    std::uint64_t undecodable = 0;
+  };
+
   // The frames of one message; more than kMaxFrames are read and counted, not kept.
   struct Message {
     std::array<zmq::message_t, kMaxFrames + 1> frames;  // the last one for all that are too many
@@ -52,6 +61,9 @@ class KvEventFeed::Impl {
     std::array<KvFrame, kMaxFrames> views;
   };
 
+  Turn take_messages(const KvFeedPool::Clock& clock);
+  Seen seen_now() const;
+  void report(SteadyTime now);
   void watch_connection();
   void watch(zmq::socket_t& socket) const;
   void unwatch(zmq::socket_t& socket) const;
@@ -79,6 +91,8 @@ class KvEventFeed::Impl {
   Message connection_message_;
   std::uint64_t last_sequence_ = 0;
   std::atomic<std::uint64_t> malformed_{0};
+  Seen seen_;
+  FeedReport report_;
 };
 
 }  // namespace handoff::epp

@@ -11,7 +11,8 @@ namespace handoff::epp {
 // Parts of a table that is cheap to copy: copies share them, and whoever changes one gets his own first. So a
 // reader's copy is never touched, and costs as much as what changed since the last one was made.
 //
-// One writer changes it and makes copies with share(), under its lock; copies are only read, which needs none.
+// One writer changes it and makes copies with share(), under its lock; copies are only read, which needs
+// none.
 template <typename Part>
 class SharedParts {
  public:
@@ -68,7 +69,9 @@ class SharedPages {
     return copy;
   }
   // What a copy takes by itself, when about one page in it is not shared any more.
-  std::size_t bytes_alone() const { return pages_.size() * sizeof(std::shared_ptr<T>) + kPageSize * sizeof(T); }
+  std::size_t bytes_alone() const {
+    return pages_.size() * sizeof(std::shared_ptr<T>) + kPageSize * sizeof(T);
+  }
 
  private:
   SharedParts<std::array<T, kPageSize>> pages_;

@@ -4,6 +4,7 @@
 
 #include "epp/planning/housekeeping.hpp"
 #include "shared/telemetry/log.hpp"
+#include "shared/telemetry/rate_limited_warning.hpp"
 
 namespace handoff::epp {
 namespace {
@@ -13,6 +14,18 @@ using telemetry::LogLine;
 
 double in_milliseconds(SteadyTime::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+// A gateway with rules of its own does it with every request.
+void warn_of_move(std::string_view request_id, std::string_view picked, std::string_view served, bool moved) {
+  static telemetry::RateLimitedWarning warning{std::chrono::seconds(30)};
+  const auto suppressed = warning.try_pass();
+  LogLine(suppressed ? Level::warn : Level::debug, "served_elsewhere")
+      .field("request_id", request_id)
+      .field("picked", picked)
+      .field("served", served)
+      .field("booking_moved", moved)
+      .field("suppressed", suppressed.value_or(0));
 }
 
 }  // namespace
@@ -153,11 +166,7 @@ void RequestLife::on_served_endpoint(std::string_view endpoint) {
     destination_ = std::string(endpoint);
     return;
   }
-  LogLine(Level::warn, "served_elsewhere")
-      .field("request_id", request_id_)
-      .field("picked", destination_)
-      .field("served", endpoint)
-      .field("booking_moved", moved);
+  warn_of_move(request_id_, destination_, endpoint, moved);
   destination_ = std::string(endpoint);
 }
 

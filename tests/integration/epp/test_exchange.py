@@ -216,6 +216,23 @@ def test_observability(epp):
     assert stream.request.headers is None and stream.response.headers is None and stream.immediate is None
 
 
+@pytest.mark.settings(DYN_EPP_LOG_LEVEL="info")
+def test_a_gateway_that_serves_elsewhere_does_not_fill_the_log(epp):
+    for _ in range(5):
+        stream = Stream(epp.channel)
+        stream.send_headers()
+        stream.send_body(chat())
+        stream.until_routed()
+        picked = stream.request.sets["x-gateway-destination-endpoint"]
+        other = "127.0.0.1:8001" if picked == "127.0.0.1:8002" else "127.0.0.1:8002"
+        stream.respond_headers(served=other)
+        stream.respond_body(b"x", end=True, served=other)
+        stream.close()
+        stream.until_end()
+    epp.wait_log("served_elsewhere", booking_moved="true", suppressed="0")
+    assert [line.name for line in epp.lines].count("served_elsewhere") == 1
+
+
 def test_an_observed_request_is_booked_where_it_went(epp):
     def active(role):
         selector = next(each for each in epp.report()["selectors"] if each["role"] == role)

@@ -108,6 +108,20 @@ def test_an_engine_that_dies_gets_nothing_more(rig):
     assert rig.pick({"prompt": "x" * 1000}) == f"127.0.0.1:{rig.prefill[1].port}"
 
 
+def test_the_log_says_how_it_goes_with_the_events_of_each_rank(rig):
+    places = [f"tcp://127.0.0.1:{each.kv_event_port}" for each in rig.prefill]
+    for place in places:
+        rig.epp.wait_log("kv_events", endpoint=place, rank=0, state="following")
+    rig.prefill[0].process.kill()
+    rig.prefill[0].process.wait()
+    rig.epp.wait_log("kv_events", endpoint=places[0], state="disconnected")
+    unreachable = dict(rig.endpoints[1], name="p2", port=1, kv_event_port=1)
+    write_file(rig.file, [*rig.endpoints, unreachable])
+    rig.epp.wait_log("kv_events", endpoint="tcp://127.0.0.1:1", state="unreachable")
+    assert not [line for line in rig.epp.lines if line.matches("kv_events", {"endpoint": places[1], "state": "disconnected"})]
+    write_file(rig.file, rig.endpoints)
+
+
 def test_the_file_is_watched(rig):
     write_file(rig.file, rig.endpoints[1:])
     rig.wait_workers(prefill=1, decode=1)
