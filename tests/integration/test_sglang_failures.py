@@ -1,6 +1,7 @@
 """SGLang: what fails, is held, or is left, and what is aborted for it (S20 to S48 of backends/sglang/PROTOCOL.md). What is the
 same for every protocol is in test_every_protocol.py."""
 
+import json
 import threading
 import time
 
@@ -106,6 +107,45 @@ def test_s31_an_error_that_follows_good_events_before_prefill_is_done(played):
         client.read_response("POST").refused(500, "decode_upstream_error")
         prefill.wait_until_dropped()
         assert aborted_rid(played.prefill) == rid == aborted_rid(played.decode)
+
+
+@pytest.mark.parametrize("event, status", [(b'event: error\ndata: {"error":{"code":503}}\n\n', 503),
+                                           (b': ping\n\ndata:{"error":{"code":429}}\n\n', 429),
+                                           (b'id: 1\r\ndata: {"object":"error","code":500}\r\n\r\n', 500)])
+def test_s31_an_error_event_may_have_other_lines(played, event, status):
+    with played.start({**BODIES[CHAT], "stream": True}, CHAT) as client:
+        prefill, decode = played.prefill.next(), played.decode.next()
+        decode.begin_stream()
+        decode.chunk(event)
+        client.read_response("POST").refused(status, "decode_upstream_error")
+        prefill.wait_until_dropped()
+        aborted_rid(played.prefill)
+        aborted_rid(played.decode)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["in the event", "in the head"])
+def test_s70_what_a_200_calls_retryable_is_tried_once_more(played, inside):
+    typed = [("x-sglang-retryable", "true"), ("x-sglang-pd-reason", "PD_TRANSFER_FAILED")]
+    with played.start({**BODIES[CHAT], "stream": True}, CHAT) as client:
+        prefill, decode = played.prefill.next(), played.decode.next()
+        room = prefill.json["bootstrap_room"]
+        decode.begin_stream([("Content-Type", "text/event-stream"), *([] if inside else typed)])
+        decode.chunk(b'data: {"error":{"message":"x","code":503%s}}\n\n' % (b',"retryable":true' if inside else b""))
+        prefill.wait_until_dropped()
+        again = []
+        for engine in (played.prefill, played.decode):
+            calls = [engine.next(), engine.next()]
+            next(call for call in calls if call.target == "/abort_request").reply()
+            again.append(next(call for call in calls if call.target == CHAT))
+        assert again[0].json["bootstrap_room"] == again[1].json["bootstrap_room"] != room
+        again[0].reply(good_prefill())
+        again[1].begin_stream()
+        again[1].chunk(EVENT)
+        again[1].end_stream()
+        answer = client.read_response("POST")
+        assert (answer.status, answer.body) == (200, EVENT)
+    counters = played.counters_at_end()
+    assert counters["backend.started_over"] == 1 and counters.get("backend.pd_transfer_failed", 0) == (0 if inside else 1)
 
 
 def test_s32_decode_that_breaks_after_its_head(played):
@@ -231,6 +271,27 @@ def test_s64_a_whole_reply_above_what_is_collected_is_called_so(played):
         decode.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000000\r\n\r\n{")
         answer = client.read_response("POST").refused(502, "decode_upstream_error")
         assert answer.error["message"] == "The decode engine's reply is too large."
+
+
+@pytest.mark.settings(DYN_SIDECAR_MAX_HELD_BYTES="65536")
+@pytest.mark.parametrize("prefill_first", [True, False])
+def test_s65_a_plain_reply_to_a_streamed_request_is_merged_above_the_bound(played, prefill_first):
+    text = "x" * (4 << 20)
+    with played.start({"text": "a b", "return_logprob": True, "stream": True}, GENERATE) as client:
+        prefill, decode = played.prefill.next(), played.decode.next()
+        logprobs = b'{"text":"x","meta_info":{"finish_reason":{"type":"length"},"input_token_logprobs":[[null,1,null]]}}'
+        if prefill_first:
+            prefill.reply(logprobs)
+        reply = json.dumps({"text": text, "meta_info": {"input_token_logprobs": []}}).encode()
+        sender = threading.Thread(target=decode.reply, args=(reply,))
+        sender.start()
+        if not prefill_first:
+            client.expect_silence()
+            prefill.reply(logprobs)
+        answer = client.read_response("POST")
+        sender.join()
+        assert answer.status == 200 and answer.header("content-type") == "application/json"
+        assert answer.json == {"text": text, "meta_info": {"input_token_logprobs": [[None, 1, None]]}}
 
 
 # ------------------------------------------------------------------------------------------------- S45: the client leaves

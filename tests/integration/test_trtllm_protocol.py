@@ -8,6 +8,7 @@ import mock_engine_client
 import pytest
 from conftest import MOCK, Rig
 from harness.http_client import wire
+from harness.sidecar import run
 
 CHAT = {"model": "mock-model", "messages": [{"role": "user", "content": "Tell me of sheep"}], "max_tokens": 6}
 COMPLETION = {"model": "mock-model", "prompt": "Tell me of sheep and other animals", "max_tokens": 6}
@@ -233,6 +234,14 @@ def test_t18_handoffs_are_signed(own_rig, tmp_path, schedule):
     assert KEY not in rig.sidecar.log_text()
 
 
+@pytest.mark.parametrize("text, why", [("\n", "without a key"), (" \t\n", "without a key"), ("a\nb\n", "more than one line")])
+def test_t19_file_that_holds_no_key_stops_the_start(tmp_path, text, why):
+    key_file = tmp_path / "key"
+    key_file.write_text(text)
+    ended = run(settings={"DYN_SIDECAR_BACKEND": "trtllm", "DYN_SIDECAR_TRTLLM_AUTH_KEY_FILE": str(key_file)})
+    assert ended.returncode != 0 and why in ended.stderr, ended.stderr
+
+
 @pytest.mark.parametrize("key", [None, "another key"], ids=["none", "wrong"])
 def test_t18_engine_refuses_what_is_not_signed_with_its_key(own_rig, tmp_path, key):
     settings = {}
@@ -259,6 +268,9 @@ DEFECTS = {
     "no-tokens": {"$reply": {"prompt_token_ids": None}},
     "both-tokens": {"$reply": {"prompt_token_ids_b64": "AQAAAA=="}},
     "bad-tokens": {"$reply": {"prompt_token_ids": [1.5]}},
+    "empty-tokens": {"$reply": {"prompt_token_ids": []}},
+    "empty-base64": {"$reply": {"prompt_token_ids": None, "prompt_token_ids_b64": ""}},
+    "bad-base64": {"$reply": {"prompt_token_ids": None, "prompt_token_ids_b64": "###"}},
     "no-reason": {"$choice": {"finish_reason": None}},
 }
 
@@ -269,7 +281,9 @@ def test_t10_handoff_with_a_defect_is_refused(rig, defect):
     rig.prefill.fault(action="params_patch", patch=DEFECTS[defect])
     rig.post(CHAT, "/v1/chat/completions").refused(502, "invalid_prefill_handoff")
     assert rig.legs(rig.decode) == []
+    rig.prefill.times_up()
     rig.prefill.wait(blocks_free="all", leases=0)
+    rig.prefill.times_up(waits=False, leases=False)
 
 
 @pytest.mark.untidy
@@ -443,6 +457,35 @@ def test_t51_client_that_leaves_lets_the_transfer_end(own_rig, stream):
     rig.wait_tidy()
     assert rig.decode.state()["pulls"]["fresh"] == 1
     assert_sound(rig)
+
+
+def test_t51_clients_that_leave_at_once_leave_no_leg_alone(own_rig):
+    """Whenever they do: what generation was asked for, context was asked for too, and both come to an end."""
+    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"})
+    assert rig.post(CHAT, "/v1/chat/completions").status == 200
+    for number in range(120):
+        client = rig.start({**CHAT, "stream": True}, "/v1/chat/completions")
+        for _ in range(number % 40 * 25):
+            pass
+        client.reset()
+    assert rig.post(CHAT, "/v1/chat/completions").status == 200
+    rig.wait_tidy()
+    asked = [{params_of(leg)["disagg_request_id"] for leg in rig.legs(engine) if leg["target"] == "/v1/chat/completions"}
+             for engine in (rig.prefill, rig.decode)]
+    assert asked[0] == asked[1]
+    assert_sound(rig)
+
+
+def test_t16_tool_calls_of_a_request_that_ended_in_context_are_numbered(scripted):
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", **call}, {"id": "b", **call}]}
+    with scripted.start({**CHAT, "stream": True}, "/v1/chat/completions") as client:
+        context = scripted.prefill.next()
+        context.body()
+        context.reply(json.dumps({"id": "x", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}).encode())
+        events = client.read_response().events()
+    calls = json.loads(events[0])["choices"][0]["delta"]["tool_calls"]
+    assert [(one["index"], one["id"]) for one in calls] == [(0, "a"), (1, "b")] and events[-1] == "[DONE]"
 
 
 @STREAMS
