@@ -11,7 +11,7 @@ from envoy_stack import JSON, Front, Stack, prompt
 from epp_process import Epp
 from harness.http2_client import Http2Client
 from harness.http_client import Connection, Truncated, chunked, wire
-from harness.limits import wait_until
+from harness.limits import SCALE, wait_until
 from harness.scripted_engine import ScriptedEngine
 
 
@@ -298,7 +298,7 @@ def test_endpoint_picker_dies_while_it_plans(own):
 def test_endpoint_picker_hangs_while_it_plans():
     """Its connection's keepalive ends the request: Envoy times no message in full duplex."""
     with contextlib.ExitStack() as stack:
-        front = Front(stack, to_the_picker={"connection_keepalive": {"interval": "0.2s", "timeout": "1s"}})
+        front = Front(stack, to_the_picker={"connection_keepalive": {"interval": "0.2s", "timeout": f"{2 * SCALE}s"}})
         front.epp.endpoint("p0", 1, "prefill")
         front.epp.endpoint("d0", 1, "decode")
         front.epp.tell("tokenizer", "hold")

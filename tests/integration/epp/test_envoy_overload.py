@@ -7,7 +7,7 @@ import itertools
 import pytest
 from harness.envoy_clients import CLIENTS, ask, start
 from envoy_process import subset_header
-from envoy_stack import Stack, prompt
+from envoy_stack import Front, Stack, prompt
 from harness.limits import wait_until
 
 POLICY = """
@@ -26,6 +26,7 @@ SETTINGS = {
     "DYN_EPP_MAX_REQUEST_BODY_BYTES": str(LIMIT),
     "DYN_EPP_MAX_BUFFERED_BYTES": str(LIMIT),
     "DYN_EPP_TOKENIZER_FALLBACK": "error",
+    "DYN_EPP_STRICT_MODEL": "true",
     "DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD": str(BUSY),
     "DYN_EPP_SHED_RETRY_AFTER_SECS": "7",
 }
@@ -49,7 +50,7 @@ def stack(shared):
 
 class Case:
     """A state in which a request is refused: `made(stack)` brings it about while it is entered, and yields what the request
-    has beside its prompt (headers, path, members)."""
+    has beside its prompt (headers, path, members of the body)."""
 
     def __init__(self, status, code, made, message=None):
         self.status = status
@@ -118,6 +119,12 @@ def no_prefill_worker(stack):
     stack.epp.endpoint("p0", stack.prefill.port, "prefill")
 
 
+def endpoints_that_are_not_known_yet(stack):
+    stack.epp.tell("synced", 0)
+    yield {}
+    stack.epp.tell("synced", 1)
+
+
 def subset_that_is_empty(_):
     yield {"headers": [subset_header()]}
 
@@ -136,12 +143,20 @@ def tokenizer_that(does):
     return made
 
 
+def too_many_metadata_headers(_):
+    yield {"headers": [(f"x-dynamo-meta-{number}", "1") for number in range(65)]}
+
+
+def model_that_is_not_there(_):
+    yield {"members": {"model": "another"}}
+
+
 def bodies_beyond_the_memory(stack):
     other = CLIENTS["http1"](stack.envoy.port, CHAT)
     other.send_head(length=LIMIT)
     other.send_body(b"x" * (LIMIT - 1000), end=False)
     wait_until(lambda: stack.epp.report()["buffered_bytes"] == LIMIT - 1000)
-    yield {"filler": "x" * 2000}
+    yield {"members": {"filler": "x" * 2000}}
     other.leave("close")
 
 
@@ -153,9 +168,12 @@ CASES = [
     Case(429, "overloaded", workers_with_too_much_to_do),
     Case(503, "no_ready_endpoint", no_decode_worker),
     Case(503, "no_ready_endpoint", no_prefill_worker, "No prefill endpoint is ready."),
+    Case(503, "no_ready_endpoint", endpoints_that_are_not_known_yet, "The endpoints are not known yet."),
     Case(503, "no_ready_endpoint", subset_that_is_empty),
     Case(503, "no_ready_endpoint", subset_of_others),
     Case(503, "buffers_full", bodies_beyond_the_memory),
+    Case(404, "model_not_found", model_that_is_not_there),
+    Case(431, "too_many_metadata_headers", too_many_metadata_headers),
     Case(400, "invalid_request", tokenizer_that("refused")),
     Case(503, "tokenizer_unavailable", tokenizer_that("unavailable")),
     Case(504, "tokenizer_timeout", tokenizer_that("timeout")),
@@ -174,8 +192,8 @@ def check_refused(reply, status, code, kind, message=None):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_refusal(stack, case, client, stream):
     with case.made(stack) as how:
-        more = {name: how.pop(name) for name in ("filler",) if name in how}
-        reply = ask(client, stack.envoy.port, prompt(stream=stream, **more), **how)
+        members = how.pop("members", {})
+        reply = ask(client, stack.envoy.port, prompt(stream=stream, **members), **how)
     check_refused(reply, case.status, case.code, case.kind, case.message)
 
 
@@ -200,6 +218,20 @@ def test_body_beyond_the_limit(stack, client, is_announced):
     check_refused(reply, 413, "request_too_large", "invalid_request_error")
     assert reply.headers.get("connection") == ("close" if client == "http1" else None)
     request.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_body_that_stops_coming(client):
+    with contextlib.ExitStack() as stack:
+        front = Front(stack, {"DYN_EPP_REQUEST_BODY_TIMEOUT_MS": "100", "DYN_EPP_SHED_RETRY_AFTER_SECS": "7"})
+        request = CLIENTS[client](front.envoy.port, CHAT)
+        request.send_head(length=1000)
+        request.send_body(b"{", end=False)
+        reply = request.read()
+        check_refused(reply, 408, "request_timeout", "invalid_request_error")
+        assert reply.headers.get("connection") == ("close" if client == "http1" else None)
+        request.close()
+        front.epp.wait_tidy()
 
 
 def test_subset_that_has_the_worker(stack):
