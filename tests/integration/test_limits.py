@@ -1,5 +1,9 @@
 """Bounds: bodies, heads, time, memory (C18), at the limit and one above it."""
 
+import itertools
+import os
+import resource
+
 import pytest
 from harness.http_client import wire
 from harness.scripted_engine import prefill_body
@@ -250,3 +254,35 @@ def test_answer_to_a_stalled_upload_does_not_wait_for_the_rest(rig):
                     b"Content-Length: 5000000\r\n\r\n" + b"x" * 1000)
         answer = client.read_response()
     assert answer.status == 413 and answer.body == b"too much"
+
+
+def lowest_free_descriptor(process):
+    used = {int(name) for name in os.listdir(f"/proc/{process.pid}/fd")}
+    return next(number for number in itertools.count() if number not in used)
+
+
+def test_a_sidecar_without_descriptors_says_so_and_goes_on_when_it_has_some(scripted):
+    process = scripted.sidecar.process
+    before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    body = b'{"prompt":"x"}'
+    with scripted.connect() as client:
+        assert client.request("GET", "/health").status == 200  # it is served, so its descriptor is there
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (lowest_free_descriptor(process), before[1]))
+        try:
+            for _ in range(2):
+                client.send(wire("POST", "/v1/completions", [JSON], body))
+                answer = client.read_response().refused(503, "sidecar_overloaded")
+                assert answer.header("retry-after") == "1"
+            waiting = scripted.connect()  # the system takes it; nobody can accept it yet
+            waiting.send(wire("POST", "/v1/completions", [JSON], body))
+            client.send(wire("POST", "/v1/completions", [JSON], body))
+            client.read_response().refused(503, "sidecar_overloaded")
+            scripted.decode.expect_nothing()
+        finally:
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
+        with waiting:
+            for each in (waiting, client):
+                if each is client:
+                    each.send(wire("POST", "/v1/completions", [JSON], body))
+                scripted.decode.next().reply(b"ok")
+                assert each.read_response().body == b"ok"
