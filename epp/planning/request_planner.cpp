@@ -266,8 +266,7 @@ class RequestPlanner::Run final : public PlanningRun,
     round[0] = destination_wish();
     decides_later_ = wants_prefill() && config().conditional_disaggregation;
     if (wants_prefill() && !decides_later_) round[legs++] = prefill_wish();
-    note_deadline(round[0].request);
-    plan->reserve(std::span(round).first(legs), shared_from_this());
+    reserve(*plan, std::span(round).first(legs));
   }
 
   // Where an earlier filter of the gateway sent it, by its headers; what is not said there the gateway may
@@ -317,8 +316,11 @@ class RequestPlanner::Run final : public PlanningRun,
             .may_lack_workers = config().on_no_prefill == OnNoPrefill::kDecodeOnly};
   }
 
-  void note_deadline(const SelectRequest& request) {
-    if (request.queue_deadline && planner_.parts_.wake_by) planner_.parts_.wake_by(*request.queue_deadline);
+  void reserve(Plan& plan, std::span<Plan::Wish> round) {
+    const auto self = shared_from_this();
+    plan.reserve(round, self);
+    // When they are in their queues: maintenance that ran before has not seen them, what runs later will.
+    if (queue_deadline_ && planner_.parts_.wake_by) planner_.parts_.wake_by(*queue_deadline_);
   }
 
   void on_booked(BookingOutcome outcome) override {
@@ -334,7 +336,7 @@ class RequestPlanner::Run final : public PlanningRun,
     if (!plan) return;
     if (std::exchange(decides_later_, false) && !stays_with_decode(*plan)) {
       Plan::Wish prefill = prefill_wish();
-      plan->reserve(std::span(&prefill, 1), shared_from_this());
+      reserve(*plan, std::span(&prefill, 1));
       return;
     }
     if (!books_again(plan)) answer(plan);
@@ -355,7 +357,7 @@ class RequestPlanner::Run final : public PlanningRun,
     if (legs == 0) return false;
     ++rebookings_;
     planner_.rebooked_.fetch_add(legs, kRelaxed);
-    plan->reserve(std::span(round).first(legs), shared_from_this());
+    reserve(*plan, std::span(round).first(legs));
     return true;
   }
 

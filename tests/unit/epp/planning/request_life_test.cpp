@@ -54,6 +54,9 @@ class RequestLifeTest : public PlanningFixture {
     parts.tokenizer = &tokenizer;
     parts.clock = [this] { return now; };
     parts.random = [this] { return ++random; };
+    parts.wake_by = [this](SteadyTime when) {
+      deadlines.emplace_back(when - now, prefill ? prefill->stats().waiting : 0);
+    };
     planner = std::make_unique<RequestPlanner>(config, std::move(parts));
     services.config = &config;
     services.planner = planner.get();
@@ -76,6 +79,7 @@ class RequestLifeTest : public PlanningFixture {
     HeaderBlock headers;
     headers.add(":method", "POST");
     headers.add(":path", "/v1/chat/completions");
+    if (!first_token_goal_ms.empty()) headers.add("x-dynamo-meta-slo-ttft-ms", first_token_goal_ms);
     stream->on_request_headers(std::move(headers), false, std::nullopt);
     stream->on_request_body(std::move(body), true);
   }
@@ -100,6 +104,9 @@ class RequestLifeTest : public PlanningFixture {
   std::unique_ptr<RequestLife> life;
   std::unique_ptr<ExtProcStream> stream;
   int wakes = 0;
+  std::string first_token_goal_ms;
+  // By when maintenance was asked for, and how many waited then.
+  std::vector<std::pair<SteadyTime::duration, std::uint64_t>> deadlines;
 };
 
 TEST_F(RequestLifeTest, RoutesFreesPrefillAtTheFirstByteAndDecodeAtTheEnd) {
@@ -243,6 +250,30 @@ class QueuedLifeTest : public RequestLifeTest {
   std::unique_ptr<RequestLife> first_;
   std::unique_ptr<ExtProcStream> first_stream_;
 };
+
+// When it waits, not before: maintenance in between would not see it, and the next one comes a second later.
+TEST_F(QueuedLifeTest, HasItsDeadlineLookedAtOnceItWaits) {
+  first_token_goal_ms = "700";
+  wait_in_queue();
+  ASSERT_FALSE(deadlines.empty());
+  EXPECT_EQ(deadlines.back(),
+            std::pair(SteadyTime::duration(std::chrono::milliseconds(700)), std::uint64_t{1}));
+  let_it_go_on();
+  EXPECT_TRUE(route());
+  end();
+}
+
+TEST_F(QueuedLifeTest, HasItsDeadlineLookedAtWhenPrefillIsDecidedLater) {
+  first_token_goal_ms = "700";
+  config.conditional_disaggregation = true;
+  wait_in_queue();
+  ASSERT_FALSE(deadlines.empty());
+  EXPECT_EQ(deadlines.back(),
+            std::pair(SteadyTime::duration(std::chrono::milliseconds(700)), std::uint64_t{1}));
+  let_it_go_on();
+  EXPECT_TRUE(route());
+  end();
+}
 
 TEST_F(QueuedLifeTest, GoesToAnotherWorkerWhenItsOwnIsNotReadyAnyMore) {
   wait_in_queue();
