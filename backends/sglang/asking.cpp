@@ -80,13 +80,13 @@ void SglangExchange::on_connected(const handoff_event& event, sdk::Turn& turn) {
 /// own failure if it is one.
 void SglangExchange::on_checked(const handoff_event& event, sdk::Turn& turn) {
   const bool done = event.kind == HANDOFF_EVENT_LEG_DONE;
-  if (!done && event.kind != HANDOFF_EVENT_LEG_FAILED) return;
+  if (phase_ == Phase::settled || (!done && event.kind != HANDOFF_EVENT_LEG_FAILED)) return;
   const bool of_prefill = event.leg == prefill_info_leg_;
   (of_prefill ? prefill_info_leg_ : decode_info_leg_) = 0;
   if (!done) return;
   const auto& known = of_prefill ? prefill_info_ : decode_info_;
   auto info = event.status == 200 ? read_server_info(shared_.host, sdk::view(event.body)) : EngineInfo{};
-  if (info == known) {
+  if (info == known && info.mode != EngineMode::unknown) {
     shared_.memory.remember(of_prefill ? prefill_endpoint_ : std::string(kLocal), std::move(info),
                             event.now_ms);
     return;

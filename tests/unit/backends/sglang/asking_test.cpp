@@ -136,6 +136,18 @@ TEST_F(SglangAsking, AnEngineBehindANewConnectionIsAskedAgain) {
   EXPECT_EQ(host_.counts["engine_changed"], 2);
 }
 
+// Both are asked before the first pair; the answer to one settles the request, and the other's comes after
+// that.
+TEST_F(SglangAsking, WhatIsAnsweredAfterTheEndIsNotRemembered) {
+  for (const std::string& late : {std::string(), std::string("{}"), kDecodeInfo}) {
+    exchange_ = begin(kChat, kChatBody);
+    auto ids = questions(exchange_->begin_actions());
+    ASSERT_EQ(ids.size(), 2U) << late;
+    exchange_->deliver(leg_done(ids.at(HANDOFF_TARGET_PREFILL), 401, ""));
+    exchange_->deliver(leg_done(ids.at(HANDOFF_TARGET_LOCAL), late.empty() ? 401 : 200, late));
+  }
+}
+
 TEST_F(SglangAsking, AQuestionBesideThePairThatFailsIsNoFailure) {
   answered(kPrefillInfo, kDecodeInfo);
   exchange_ = begin(kChat, kChatBody);
