@@ -113,7 +113,7 @@ class FileEndpointSource final : public EndpointSource {
     net::post(reader_, [this] {
       Reading reading;
       reading.file = read_file(options_.path);
-      if (reading.file.error.empty() && reading.file.text != text_)
+      if (reading.file.error.empty() && text_ != reading.file.text)
         reading.parsed = parse_endpoints_file(reading.file.text);
       net::post(loop_, [this, reading = std::move(reading)]() mutable { on_read(std::move(reading)); });
     });
@@ -123,6 +123,7 @@ class FileEndpointSource final : public EndpointSource {
     is_reading_ = false;
     if (!reading.file.error.empty()) {
       complain(reading.file.error);
+      text_.reset();  // what is there again is read again, and told
     } else if (reading.parsed) {
       text_ = std::move(reading.file.text);
       take(std::move(*reading.parsed));
@@ -356,8 +357,8 @@ class FileEndpointSource final : public EndpointSource {
   net::steady_timer first_resolve_{loop_};
   net::thread_pool reader_{1};
   bool is_reading_ = false;
-  bool is_reading_old_ = false;  // it may have changed since that began
-  std::string text_;             // while it is read, nobody's to change
+  bool is_reading_old_ = false;      // it may have changed since that began
+  std::optional<std::string> text_;  // while it is read, nobody's to change
   std::vector<FileEndpoint> first_;
   std::string complaint_;
   std::map<std::string, std::shared_ptr<Tracked>> tracked_;

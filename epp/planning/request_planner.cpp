@@ -176,6 +176,7 @@ class RequestPlanner::Run final : public PlanningRun,
     TokenPrompt tokens;
     tokens.cache_salt = salt();
     if (!is_known_model()) tokens.lora_name = facts_.model;
+    if (const auto count = token_count(); count > 0 && !can_be_compared(tokens)) return SizedPrompt{count};
     if (facts_.kind == RequestKind::kTokens && !facts_.token_ids.empty()) {
       tokens.token_ids = facts_.token_ids;
       return tokens;
@@ -187,11 +188,26 @@ class RequestPlanner::Run final : public PlanningRun,
         tokens.media = media_;
         return tokens;
       }
-      std::uint64_t total = 0;
-      for (const auto& each : *prompts_) total += each.token_ids.size();
-      if (total > 0) return SizedPrompt{total};
     }
-    return SizedPrompt{facts_.estimated_tokens()};
+    const auto count = token_count();
+    return SizedPrompt{count > 0 ? count : facts_.estimated_tokens()};
+  }
+
+  // 0: not known.
+  std::uint64_t token_count() const {
+    if (facts_.kind == RequestKind::kTokens) return facts_.token_ids.size();
+    std::uint64_t total = 0;
+    if (prompts_) {
+      for (const auto& each : *prompts_) total += each.token_ids.size();
+    }
+    return total;
+  }
+
+  // What tells prompts apart is the client's to choose. Longer than what is remembered, it is routed by load,
+  // as what the engine would take is not refused.
+  bool can_be_compared(const TokenPrompt& prompt) const {
+    const std::size_t limit = planner_.parts_.selectors.destination->config().limits.max_text_bytes;
+    return prompt.cache_salt.size() <= limit && prompt.lora_name.size() <= limit;
   }
 
   bool injects_salt() const {

@@ -11,6 +11,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <optional>
 #include <utility>
 
 namespace handoff::epp {
@@ -29,6 +30,7 @@ constexpr std::chrono::seconds kMaxIdle{4};
 constexpr std::size_t kMaxKept = 64;
 constexpr std::uint32_t kMaxHeadBytes = 64 * 1024;
 constexpr int kAttempts = 2;
+constexpr int kMostInterimAnswers = 16;
 
 }  // namespace
 
@@ -39,6 +41,12 @@ struct ServiceClient::Connection {
   beast::flat_buffer buffer;
   Clock::time_point idle_since;
   bool may_be_kept = false;  // after the last answer
+
+  // Nobody asked for what comes now: whoever asks next would take it for the answer.
+  bool has_more_than_asked_for() {
+    ErrorCode ec;
+    return buffer.size() > 0 || stream.socket().available(ec) > 0 || ec;
+  }
 };
 
 ServiceClient::ServiceClient(net::io_context& loop, ServiceUrl url, std::size_t max_answer_bytes)
@@ -78,10 +86,12 @@ net::awaitable<ServiceAnswer> ServiceClient::post(std::string path, std::shared_
 std::unique_ptr<ServiceClient::Connection> ServiceClient::take_kept() {
   const auto oldest = Clock::now() - kMaxIdle;
   std::erase_if(kept_, [&](const auto& one) { return one->idle_since < oldest; });
-  if (kept_.empty()) return nullptr;
-  auto connection = std::move(kept_.back());
-  kept_.pop_back();
-  return connection;
+  while (!kept_.empty()) {
+    auto connection = std::move(kept_.back());
+    kept_.pop_back();
+    if (!connection->has_more_than_asked_for()) return connection;
+  }
+  return nullptr;
 }
 
 void ServiceClient::keep(std::unique_ptr<Connection> connection) {
@@ -126,28 +136,41 @@ net::awaitable<ServiceAnswer> ServiceClient::exchange(Connection& connection, st
     out.outcome = ServiceAnswer::Outcome::kTimeout;
     co_return out;
   }
-  http::response_parser<http::string_body> parser;
-  parser.header_limit(kMaxHeadBytes);
-  parser.body_limit(max_answer_bytes_);
-  const auto [read_error, size] =
-      co_await http::async_read(connection.stream, connection.buffer, parser, kTuple);
-  if (read_error == beast::error::timeout) {
-    out.outcome = ServiceAnswer::Outcome::kTimeout;
-    co_return out;
-  }
-  if (read_error == http::error::body_limit || read_error == http::error::header_limit) {
-    out.outcome = ServiceAnswer::Outcome::kTooLarge;
-    out.detail = "larger than " + std::to_string(max_answer_bytes_) + " bytes";
-    co_return out;
-  }
-  if (read_error) {
-    out.detail = "receive: " + read_error.message();
-    co_return out;
+  std::optional<http::response_parser<http::string_body>> parser;
+  for (int interim = 0;; ++interim) {
+    if (interim > kMostInterimAnswers) {
+      out.detail = "more than " + std::to_string(kMostInterimAnswers) + " interim answers";
+      co_return out;
+    }
+    parser.emplace();
+    parser->header_limit(kMaxHeadBytes);
+    parser->body_limit(max_answer_bytes_);
+    const auto [read_error, size] =
+        co_await http::async_read(connection.stream, connection.buffer, *parser, kTuple);
+    if (read_error == beast::error::timeout) {
+      out.outcome = ServiceAnswer::Outcome::kTimeout;
+      co_return out;
+    }
+    if (read_error == http::error::body_limit || read_error == http::error::header_limit) {
+      out.outcome = ServiceAnswer::Outcome::kTooLarge;
+      out.detail = "larger than " + std::to_string(max_answer_bytes_) + " bytes";
+      co_return out;
+    }
+    if (read_error) {
+      out.detail = "receive: " + read_error.message();
+      co_return out;
+    }
+    const unsigned status = parser->get().result_int();
+    if (status == 101) {  // nothing asked for it, and what follows is no HTTP
+      out.detail = "switches protocols";
+      co_return out;
+    }
+    if (status >= 200) break;  // before that, the answer is still to come
   }
   out.outcome = ServiceAnswer::Outcome::kAnswered;
-  out.status = parser.get().result_int();
-  connection.may_be_kept = parser.keep_alive() && !write_error;
-  out.body = std::move(parser.get().body());
+  out.status = parser->get().result_int();
+  connection.may_be_kept = parser->keep_alive() && !write_error && !connection.has_more_than_asked_for();
+  out.body = std::move(parser->get().body());
   co_return out;
 }
 

@@ -132,6 +132,25 @@ def test_the_file_is_watched(rig):
     rig.wait_workers(prefill=2, decode=1)
 
 
+def test_a_file_that_comes_and_goes_is_told_each_time(rig):
+    def told(name):
+        return len([line for line in rig.epp.lines if line.matches(name, {})])
+
+    away = rig.file.with_suffix(".away")
+    for time in range(1, 4):
+        rig.file.rename(away)
+        wait_until(lambda: told("endpoints_file_refused") == time)
+        away.rename(rig.file)
+        wait_until(lambda: told("endpoints_file_read") == time)
+    rig.wait_workers(prefill=2, decode=1)
+
+
+@pytest.mark.parametrize("member, prompt", [("cache_salt", "x" * 1000), ("cache_salt", list(range(1000))), ("model", list(range(1000)))],
+                         ids=["salt-text", "salt-tokens", "model-tokens"])
+def test_what_is_too_long_to_be_remembered_is_routed_by_load(rig, member, prompt):
+    assert rig.pick({"prompt": prompt, member: "s" * 5000}) in [f"127.0.0.1:{each.port}" for each in rig.prefill]
+
+
 def test_a_wrong_start_says_why(tmp_path):
     with pytest.raises(AssertionError, match="DYN_EPP_ENDPOINTS_FILE"):
         Epp({"DYN_EPP_ENDPOINTS_FILE": str(tmp_path / "none.yaml")}, program="handoff-epp")

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <list>
 #include <mutex>
 #include <string>
@@ -30,6 +31,8 @@ class FakeService {
   struct Answer {
     std::string text;
     bool close = false;
+    std::size_t first = 0;               // bytes that go out by themselves, before the rest
+    std::promise<void>* sent = nullptr;  // told when all has gone out
   };
   using Handler = std::function<Answer(const Request&)>;
 
@@ -103,7 +106,10 @@ class FakeService {
       }
       const Answer answer = handler_(request);
       if (answer.text.empty()) break;
-      boost::asio::write(socket, boost::asio::buffer(answer.text), ec);
+      const auto text = boost::asio::buffer(answer.text);
+      if (answer.first > 0) boost::asio::write(socket, boost::asio::buffer(text, answer.first), ec);
+      if (!ec) boost::asio::write(socket, text + answer.first, ec);
+      if (answer.sent != nullptr) answer.sent->set_value();
       if (ec || answer.close) break;
     }
     const std::lock_guard lock(mutex_);

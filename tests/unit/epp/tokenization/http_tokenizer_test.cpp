@@ -169,6 +169,52 @@ TEST(HttpTokenizer, TriesAgainWhenAKeptConnectionWasClosed) {
   EXPECT_EQ(service.requests().size(), 3U);
 }
 
+TEST(HttpTokenizer, ReadsOverInterimAnswers) {
+  FakeService service([](const auto&) {
+    return FakeService::Answer{"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" +
+                               FakeService::reply(200, kTokens)};
+  });
+  const auto tokenizer = tokenizer_for(service.url());
+  EXPECT_EQ(ids(ask(*tokenizer, chat("x"))).size(), 3U);
+  EXPECT_EQ(ids(ask(*tokenizer, chat("y"))).size(), 3U);
+  EXPECT_EQ(service.requests().size(), 2U);
+  EXPECT_EQ(service.requests()[1].connection, 1) << "it was read to its end";
+}
+
+TEST(HttpTokenizer, EndlessInterimAnswersAreNone) {
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += "HTTP/1.1 102 Processing\r\n\r\n";
+  FakeService service(
+      [&](const auto&) { return FakeService::Answer{many + FakeService::reply(200, kTokens)}; });
+  EXPECT_EQ(failure(ask(*tokenizer_for(service.url()), chat("x"))), "unavailable");
+}
+
+TEST(HttpTokenizer, AProtocolThatNobodyAskedForIsNoAnswer) {
+  FakeService service([](const auto&) {
+    return FakeService::Answer{"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"};
+  });
+  EXPECT_EQ(failure(ask(*tokenizer_for(service.url()), chat("x"))), "unavailable");
+}
+
+// Each later prompt would get the tokens of the one before.
+TEST(HttpTokenizer, AnAnswerThatNobodyAskedForIsNobodys) {
+  for (const bool together : {true, false}) {
+    std::promise<void> sent;
+    FakeService service([&](const FakeService::Request& request) {
+      const std::string asked = FakeService::reply(200, kTokens);
+      if (request.connection > 1) return FakeService::Answer{asked};
+      return FakeService::Answer{asked + FakeService::reply(200, R"({"token_ids":[7]})"), false,
+                                 together ? 0 : asked.size(), &sent};
+    });
+    const auto tokenizer = tokenizer_for(service.url());
+    EXPECT_EQ(ids(ask(*tokenizer, chat("x"))).size(), 3U);
+    ASSERT_EQ(sent.get_future().wait_for(kMustNotExpire), std::future_status::ready);
+    EXPECT_EQ(ids(ask(*tokenizer, chat("y"))).size(), 3U);
+    EXPECT_EQ(ids(ask(*tokenizer, chat("z"))).size(), 3U);
+    EXPECT_EQ(service.requests().back().connection, 2);
+  }
+}
+
 TEST(HttpTokenizer, TriesAgainOnceOnly) {
   FakeService service([](const auto&) { return FakeService::Answer{}; });
   const auto tokenizer = tokenizer_for(service.url());
