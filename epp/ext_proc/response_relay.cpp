@@ -8,6 +8,12 @@ namespace {
 constexpr unsigned kUnknownStatus = 0;  // the gateway does not send response headers
 constexpr std::size_t kMostTaken = 64;
 
+// Answers without bytes, or with one, take memory as well.
+std::size_t size_of(const Answer& answer) {
+  const auto* body = std::get_if<BodyAnswer>(&answer);
+  return sizeof(Answer) + (body != nullptr ? body->bytes.size() : 0);
+}
+
 }  // namespace
 
 void ResponseRelay::set_mode(BodyMode mode, bool silent) {
@@ -57,7 +63,7 @@ Answer ResponseRelay::take() {
     queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(taken_));
     taken_ = 0;
   }
-  if (const auto* body = std::get_if<BodyAnswer>(&answer)) backlog_ -= body->bytes.size();
+  backlog_ -= size_of(answer);
   return answer;
 }
 
@@ -95,7 +101,7 @@ void ResponseRelay::queue_body(std::string bytes, bool end_of_stream) {
 
 void ResponseRelay::queue(Answer answer) {
   if (silent_) return;
-  if (const auto* body = std::get_if<BodyAnswer>(&answer)) backlog_ += body->bytes.size();
+  backlog_ += size_of(answer);
   queue_.push_back(std::move(answer));
 }
 

@@ -27,7 +27,7 @@ class ResponseRelay {
   bool ended() const { return ended_; }
   bool has_answer() const { return taken_ < queue_.size(); }
   Answer take();
-  // Bytes that wait to be taken.
+  // Bytes that wait to be taken, those of the answers themselves included.
   std::size_t backlog() const { return backlog_; }
 
  private:
