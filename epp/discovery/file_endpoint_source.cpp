@@ -22,6 +22,7 @@
 #include "epp/discovery/net.hpp"
 #include "shared/config/setting_file.hpp"
 #include "shared/telemetry/log.hpp"
+#include "shared/telemetry/rate_limited_warning.hpp"
 
 namespace handoff::epp {
 namespace {
@@ -233,19 +234,33 @@ class FileEndpointSource final : public EndpointSource {
   }
 
   net::awaitable<void> probe(std::shared_ptr<Tracked> entry) {
+    bool is_first = true;
     while (!entry->is_gone) {
       const tcp::endpoint place(net::ip::make_address(entry->address), entry->file.endpoint.port);
       const std::string address = entry->address;
       const auto began = std::chrono::steady_clock::now();
-      std::string failure = co_await probe_health(place, entry->file.health_path, options_.health_timeout);
+      ProbeOutcome outcome = co_await probe_health(place, entry->file.health_path, options_.health_timeout);
       if (entry->is_gone) co_return;
-      // Resolved anew meanwhile: that was an answer of another place.
-      if (address == entry->address) {
-        entry->health.on_probe(std::move(failure));
+      if (outcome.is_ours) {
+        warn_of_skipped(entry->file.endpoint.name, outcome.failure);
+      } else if (address == entry->address) {
+        entry->health.on_probe(std::move(outcome.failure));
         tell(*entry);
-      }
-      entry->pause.expires_at(began + options_.health_interval);
+      }  // else resolved anew meanwhile: that was an answer of another place
+      entry->pause.expires_at(
+          began + (is_first ? first_pause(entry->file.endpoint.worker_id, options_.health_interval)
+                            : options_.health_interval));
+      is_first = false;
       co_await entry->pause.async_wait(kUseTuple);
+    }
+  }
+
+  void warn_of_skipped(const std::string& endpoint, const std::string& reason) {
+    if (const auto suppressed = skipped_.try_pass()) {
+      LogLine(Level::warn, "probe_skipped")
+          .field("endpoint", endpoint)
+          .field("reason", reason)
+          .field("suppressed", *suppressed);
     }
   }
 
@@ -363,6 +378,7 @@ class FileEndpointSource final : public EndpointSource {
   std::string complaint_;
   std::map<std::string, std::shared_ptr<Tracked>> tracked_;
   std::size_t resolving_ = 0;
+  telemetry::RateLimitedWarning skipped_{std::chrono::seconds(30)};
   bool is_synced_ = false;
   bool is_sync_due_ = false;  // at the end of the batch
   bool is_batch_open_ = false;

@@ -1,11 +1,13 @@
 #include "epp/discovery/health_probe.hpp"
 
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/write.hpp>
+#include <cerrno>
 #include <variant>
 
 #include "epp/discovery/endpoint_source.hpp"
@@ -26,18 +28,23 @@ std::string verdict_on(const std::string& line) {
   return status.front() == '2' ? std::string() : "status " + status;
 }
 
-net::awaitable<std::string> ask(tcp::endpoint endpoint, std::string request) {
+// A lack of ours, which says nothing about the endpoint.
+bool is_ours(const boost::system::error_code& error) {
+  return error == net::error::no_descriptors || error.value() == ENFILE || error.value() == ENOBUFS;
+}
+
+net::awaitable<ProbeOutcome> ask(tcp::endpoint endpoint, std::string request) {
   const auto executor = co_await net::this_coro::executor;
   tcp::socket socket(executor);
   const auto [connect_error] = co_await socket.async_connect(endpoint, kUseTuple);
-  if (connect_error) co_return "connect: " + connect_error.message();
+  if (connect_error) co_return ProbeOutcome{"connect: " + connect_error.message(), is_ours(connect_error)};
   const auto [write_error, written] = co_await net::async_write(socket, net::buffer(request), kUseTuple);
-  if (write_error) co_return "send: " + write_error.message();
+  if (write_error) co_return ProbeOutcome{"send: " + write_error.message()};
   std::string answer;
   const auto [read_error, size] =
       co_await net::async_read_until(socket, net::dynamic_buffer(answer, kMaxStatusLine), "\r\n", kUseTuple);
-  if (read_error) co_return "receive: " + read_error.message();
-  co_return verdict_on(answer);
+  if (read_error) co_return ProbeOutcome{"receive: " + read_error.message()};
+  co_return ProbeOutcome{verdict_on(answer)};
 }
 
 net::awaitable<void> wait_for(std::chrono::milliseconds time) {
@@ -47,14 +54,20 @@ net::awaitable<void> wait_for(std::chrono::milliseconds time) {
 
 }  // namespace
 
-net::awaitable<std::string> probe_health(tcp::endpoint endpoint, std::string path,
-                                         std::chrono::milliseconds timeout) {
+std::chrono::milliseconds first_pause(std::uint64_t worker_id, std::chrono::milliseconds interval) {
+  constexpr std::uint64_t kSteps = 1024;
+  return interval / 2 + interval * static_cast<std::int64_t>(worker_id % kSteps) / (2 * kSteps);
+}
+
+net::awaitable<ProbeOutcome> probe_health(tcp::endpoint endpoint, std::string path,
+                                          std::chrono::milliseconds timeout) {
   using net::experimental::awaitable_operators::operator||;
   const std::string authority = socket_address(endpoint.address().to_string(), endpoint.port());
   std::string request = "GET " + path + " HTTP/1.1\r\nHost: " + authority +
                         "\r\nUser-Agent: handoff-epp\r\nAccept: */*\r\nConnection: close\r\n\r\n";
   auto outcome = co_await (ask(endpoint, std::move(request)) || wait_for(timeout));
-  if (outcome.index() == 1) co_return "no answer within " + std::to_string(timeout.count()) + " ms";
+  if (outcome.index() == 1)
+    co_return ProbeOutcome{"no answer within " + std::to_string(timeout.count()) + " ms"};
   co_return std::get<0>(std::move(outcome));
 }
 

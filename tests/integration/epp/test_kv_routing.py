@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import sys
 
 import pytest
@@ -120,6 +121,22 @@ def test_the_log_says_how_it_goes_with_the_events_of_each_rank(rig):
     rig.epp.wait_log("kv_events", endpoint="tcp://127.0.0.1:1", state="unreachable")
     assert not [line for line in rig.epp.lines if line.matches("kv_events", {"endpoint": places[1], "state": "disconnected"})]
     write_file(rig.file, rig.endpoints)
+
+
+def test_a_lack_of_descriptors_is_no_failure_of_the_endpoints(rig):
+    process = rig.epp.process
+    before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, before[1]))  # it keeps what it has
+    try:
+        skipped = rig.epp.wait_log("probe_skipped")
+        assert "open files" in skipped.fields["reason"]
+    finally:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
+    rig.prefill[0].process.kill()
+    rig.wait_workers(prefill=1, decode=1)
+    ports = {each.port for each in (*rig.prefill[1:], rig.decode)}
+    assert not [line for line in rig.epp.lines if line.matches("endpoint_not_ready", {}) and line.fields["reason"] and
+                int(line.fields["address"].rsplit(":", 1)[1]) in ports and line.fields["reason"] != "not probed yet"]
 
 
 def test_the_file_is_watched(rig):

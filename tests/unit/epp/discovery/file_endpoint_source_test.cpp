@@ -1,4 +1,5 @@
 #include "epp/discovery/file_endpoint_source.hpp"
+#include "epp/discovery/health_probe.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -272,6 +273,14 @@ TEST_F(FileEndpointSourceTest, GivesTheListenerTurns) {
   start(line("a", engine_.port()));
   EXPECT_TRUE(recorder_.wait([](const auto&, bool synced) { return synced; }));
   EXPECT_EQ(recorder_.batches_when_synced(), 1001U);
+}
+
+TEST(FirstPause, SpreadsEndpointsOverHalfAnInterval) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(first_pause(0, milliseconds(1000)), milliseconds(500));
+  EXPECT_EQ(first_pause(512, milliseconds(1000)), milliseconds(750));
+  EXPECT_EQ(first_pause(1023, milliseconds(1000)), milliseconds(999));
+  EXPECT_EQ(first_pause(~std::uint64_t{0}, milliseconds(1000)), milliseconds(999));
 }
 
 TEST_F(FileEndpointSourceTest, ResolvesNames) {
