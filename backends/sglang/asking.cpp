@@ -95,8 +95,9 @@ void SglangExchange::on_checked(const handoff_event& event, sdk::Turn& turn) {
   shared_.host.count("engine_changed");
   give_up(prefill_, HANDOFF_TARGET_PREFILL, turn);
   give_up(decode_, HANDOFF_TARGET_LOCAL, turn);
-  if (may_start_over()) {
-    start_over(turn);
+  if (!engine_changed_) {
+    engine_changed_ = true;  // once, beside the second try for what is lost
+    begin_anew(turn);
   } else {
     fail_asking(kMismatch, "The engine has changed while it was asked.", event.leg, turn);
   }

@@ -424,6 +424,10 @@ void SglangExchange::on_reported_failure(const ReportedFailure& failure, sdk::Tu
 void SglangExchange::start_over(sdk::Turn& turn) {
   tried_again_ = true;
   shared_.host.count("started_over");
+  begin_anew(turn);
+}
+
+void SglangExchange::begin_anew(sdk::Turn& turn) {
   give_up(prefill_, HANDOFF_TARGET_PREFILL, turn);
   give_up(decode_, HANDOFF_TARGET_LOCAL, turn);
   waiting_.clear();

@@ -97,6 +97,7 @@ class SglangExchange final : public sdk::Exchange {
   // Ends.
   bool may_start_over() const { return !tried_again_; }
   void start_over(sdk::Turn& turn);
+  void begin_anew(sdk::Turn& turn);
   void give_up(Side& side, std::uint32_t target, sdk::Turn& turn);
   void abort(std::uint32_t target, sdk::Turn& turn);
   void settle(sdk::Turn& turn);
@@ -112,6 +113,7 @@ class SglangExchange final : public sdk::Exchange {
   Phase phase_ = Phase::asking;
   std::uint32_t last_leg_ = 0;
   bool tried_again_ = false;
+  bool engine_changed_ = false;  ///< another pair was begun because of that
 
   std::uint32_t prefill_info_leg_ = 0;
   std::uint32_t decode_info_leg_ = 0;

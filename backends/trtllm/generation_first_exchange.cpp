@@ -99,6 +99,7 @@ void GenerationFirstExchange::on_info(const handoff_event& event, sdk::Turn& tur
     return;
   }
   memory_.remember(context_endpoint_, *info, event.now_ms);
+  from_memory_ = false;
   start_generation(*info, turn);
 }
 
@@ -133,19 +134,11 @@ void GenerationFirstExchange::on_checked(const handoff_event& event, sdk::Turn& 
   cancel_context(turn);
   if (!info) {
     refuse(turn);
-  } else if (!tried_again_) {
-    tried_again_ = true;
-    host_.count("started_over");
-    memory_.remember(context_endpoint_, *info, event.now_ms);
-    from_memory_ = false;
-    start_generation(*info, turn);
-  } else {
-    phase_ = Phase::settled;
-    turn.fail({.status = 502,
-               .code = "invalid_prefill_handoff",
-               .message = "The context engine has changed while it was asked.",
-               .leg = info_leg_});
+    return;
   }
+  memory_.remember(context_endpoint_, *info, event.now_ms);
+  from_memory_ = false;  // so it is not checked again, and the second try is left for what is lost
+  start_generation(*info, turn);
 }
 
 void GenerationFirstExchange::refuse(sdk::Turn& turn) {

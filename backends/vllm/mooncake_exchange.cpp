@@ -94,14 +94,13 @@ void MooncakeExchange::on_checked(const handoff_event& event, sdk::Turn& turn) {
                                                               : read_bootstrap(host_, sdk::view(event.body));
   if (ranks.empty()) return;
   memory_.bootstrap.remember(prefill_, ranks, event.now_ms);
-  if (std::find(ranks.begin(), ranks.end(), rank_) != ranks.end() || decode_done_ || !may_start_over())
-    return;
+  if (std::find(ranks.begin(), ranks.end(), rank_) != ranks.end() || decode_done_) return;
   if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;
   host_.count("engine_changed");
   if (!prefill_done_) turn.cancel(prefill_leg_);
   give_up_decode(turn);
-  note_start_over();
-  start_with(ranks, /*from_memory=*/false, turn);
+  start_with(ranks, /*from_memory=*/false,
+             turn);  // not checked again; the second try is left for what is lost
 }
 
 /// The endpoint picker's rank, if the engine has it; else any, so that ranks share the load.

@@ -143,13 +143,9 @@ void PairExchange::relay_decode(sdk::Turn& turn) {
   turn.relay(decode_leg_);
 }
 
-void PairExchange::note_start_over() {
+void PairExchange::start_over(sdk::Turn& turn) {
   tried_again_ = true;
   host_.count("started_over");
-}
-
-void PairExchange::start_over(sdk::Turn& turn) {
-  note_start_over();
   phase_ = Phase::other;
   begin_anew(turn);
 }

@@ -52,9 +52,6 @@ class PairExchange : public sdk::Exchange {
   void prefill_is_done(sdk::Turn& turn);
   /// Closes decode's leg: its answer is of no use. Nothing of it has been shown.
   void give_up_decode(sdk::Turn& turn);
-  bool may_start_over() const { return !tried_again_; }
-  void note_start_over();
-  void start_over(sdk::Turn& turn);
   void fail_invalid(std::string_view message, std::uint32_t leg, sdk::Turn& turn);
   void run_decode_only(std::string_view reason, sdk::Turn& turn);
 
@@ -77,6 +74,7 @@ class PairExchange : public sdk::Exchange {
   void on_decode(const handoff_event& event, sdk::Turn& turn);
   void on_decode_spoke(sdk::Turn& turn);
   void on_decode_refused(bool by_status_4xx, sdk::Turn& turn);
+  void start_over(sdk::Turn& turn);
   void relay_decode(sdk::Turn& turn);
 
   json_text::FirstEvent first_event_;  ///< of decode's reply
