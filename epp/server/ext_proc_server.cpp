@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "epp/server/connection_listener.hpp"
 #include "epp/server/ext_proc_call.hpp"
 #include "epp/server/health_service.hpp"
 #include "epp/server/server_credentials.hpp"
@@ -39,14 +40,8 @@ class Introspection final : public handoff::epp::v1::Introspection::CallbackServ
   const std::function<std::string()> report_;
 };
 
-std::string address_of(const std::string& bind, std::uint16_t port) {
-  const bool is_v6 = bind.find(':') != std::string::npos && bind.front() != '[';
-  return (is_v6 ? "[" + bind + "]" : bind) + ":" + std::to_string(port);
-}
-
-// What gateways need of a connection: their own pings are no attack, and a port belongs to one process.
+// What gateways need of a connection: their own pings are no attack.
 void set_up_connections(grpc::ServerBuilder& builder) {
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
@@ -55,6 +50,23 @@ void set_up_connections(grpc::ServerBuilder& builder) {
   // are megabytes that nobody has asked for when a stream doesn't read because its client doesn't.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindow);
+}
+
+using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+
+std::unique_ptr<Acceptor> add_acceptor(grpc::ServerBuilder& builder,
+                                       std::shared_ptr<grpc::ServerCredentials> credentials) {
+  using Builder = grpc::ServerBuilder::experimental_type;
+  return builder.experimental().AddExternalConnectionAcceptor(Builder::ExternalConnectionType::FROM_FD,
+                                                              std::move(credentials));
+}
+
+void start_taking(ConnectionListener& listener, Acceptor& acceptor) {
+  listener.start([&acceptor](int descriptor) {
+    Acceptor::NewConnectionParameters connection;
+    connection.fd = descriptor;
+    acceptor.HandleNewConnection(&connection);
+  });
 }
 
 }  // namespace
@@ -72,14 +84,17 @@ class ExtProcServer::Impl {
   Impl(ExtProcServerOptions options, const LifeServices& life) : options_(std::move(options)) {
     // They live as long as the server: its handshakes ask them.
     credentials_ = make_server_credentials(options_.secure, options_.certificate_path, options_.key_path);
-    // Health first: the ports of a program that doesn't start are of no use to anybody.
+    // Both or none: the port of a program that doesn't start is of no use to anybody.
+    listener_ = std::make_unique<ConnectionListener>(options_.bind, options_.port, "DYN_EPP_GRPC_PORT");
+    health_listener_ =
+        std::make_unique<ConnectionListener>(options_.bind, options_.health_port, "DYN_EPP_GRPC_HEALTH_PORT");
     start_health();
     start_ext_proc(life);
   }
   ~Impl() { stop(std::chrono::milliseconds(0)); }
 
-  std::uint16_t port() const { return static_cast<std::uint16_t>(port_); }
-  std::uint16_t health_port() const { return static_cast<std::uint16_t>(health_port_); }
+  std::uint16_t port() const { return listener_->port(); }
+  std::uint16_t health_port() const { return health_listener_->port(); }
   std::size_t open_streams() const { return open_streams_.load(std::memory_order_relaxed); }
 
   void set_ready(bool ready) {
@@ -91,6 +106,7 @@ class ExtProcServer::Impl {
     for (auto* health : {stream_health_.get(), health_.get()}) {
       if (health != nullptr) health->stop();
     }
+    listener_->stop();
     // The queues go on meanwhile, so open streams can end.
     server_->Shutdown(std::chrono::system_clock::now() + patience);
     // A call that ends still needs its queue.
@@ -98,6 +114,7 @@ class ExtProcServer::Impl {
     for (auto& deadlines : deadlines_) deadlines->stop();
     for (auto& queue : queues_) queue->Shutdown();
     for (auto& thread : threads_) thread.join();
+    health_listener_->stop();
     health_server_->Shutdown(std::chrono::system_clock::now());
     // Their threads end with them.
     stream_health_.reset();
@@ -108,21 +125,20 @@ class ExtProcServer::Impl {
   void start_health() {
     grpc::ServerBuilder builder;
     set_up_connections(builder);
-    builder.AddListeningPort(address_of(options_.bind, options_.health_port),
-                             grpc::InsecureServerCredentials(), &health_port_);
+    health_acceptor_ = add_acceptor(builder, grpc::InsecureServerCredentials());
     // Also without a report: its threads are those that wait for this port's connections.
     introspection_ = std::make_unique<Introspection>(options_.report);
     builder.RegisterService(introspection_.get());
     health_ = std::make_unique<HealthService>(builder);
-    health_server_ = builder.BuildAndStart();
-    require_port(health_server_, health_port_, options_.health_port, "DYN_EPP_GRPC_HEALTH_PORT");
+    health_server_ = started(builder);
     health_->start();
+    start_taking(*health_listener_, *health_acceptor_);
   }
 
   void start_ext_proc(const LifeServices& life) {
     grpc::ServerBuilder builder;
     set_up_connections(builder);
-    builder.AddListeningPort(address_of(options_.bind, options_.port), credentials_, &port_);
+    acceptor_ = add_acceptor(builder, credentials_);
     builder.RegisterService(&service_);
     const auto message_limit = std::max(options_.limits.max_request_body + kMessageSlack, kLeastMessageLimit);
     builder.SetMaxReceiveMessageSize(
@@ -130,8 +146,7 @@ class ExtProcServer::Impl {
     builder.SetMaxSendMessageSize(-1);
     for (std::size_t i = 0; i < options_.threads; ++i) queues_.push_back(builder.AddCompletionQueue());
     stream_health_ = std::make_unique<HealthService>(builder);
-    server_ = builder.BuildAndStart();
-    require_port(server_, port_, options_.port, "DYN_EPP_GRPC_PORT");
+    server_ = started(builder);
     stream_health_->start();
     for (auto& queue : queues_) {
       readers_.push_back(std::make_unique<MessageReader>());
@@ -149,6 +164,7 @@ class ExtProcServer::Impl {
       ExtProcCall::listen(*hosts_.back());
       threads_.emplace_back([host = hosts_.back().get()] { run(*host); });
     }
+    start_taking(*listener_, *acceptor_);
   }
 
   static void run(CallHost& host) {
@@ -163,10 +179,10 @@ class ExtProcServer::Impl {
     }
   }
 
-  void require_port(const std::unique_ptr<grpc::Server>& server, int port, std::uint16_t wanted,
-                    const char* setting) {
-    if (server != nullptr && port != 0) return;
-    throw std::runtime_error("cannot listen on " + address_of(options_.bind, wanted) + " (" + setting + ")");
+  static std::unique_ptr<grpc::Server> started(grpc::ServerBuilder& builder) {
+    auto server = builder.BuildAndStart();
+    if (server == nullptr) throw std::runtime_error("gRPC does not start; its own lines above say why");
+    return server;
   }
 
   ExtProcServerOptions options_;
@@ -175,6 +191,10 @@ class ExtProcServer::Impl {
   std::unique_ptr<Introspection> introspection_;
   std::unique_ptr<HealthService> health_;
   std::unique_ptr<grpc::Server> health_server_;
+  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<Acceptor> health_acceptor_;
+  std::unique_ptr<ConnectionListener> listener_;
+  std::unique_ptr<ConnectionListener> health_listener_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::unique_ptr<HealthService> stream_health_;
   std::unique_ptr<grpc::Server> server_;
@@ -185,8 +205,6 @@ class ExtProcServer::Impl {
   std::vector<std::thread> threads_;
   std::atomic<std::size_t> open_streams_{0};
   std::atomic<std::size_t> live_calls_{0};
-  int port_ = 0;
-  int health_port_ = 0;
   bool stopped_ = false;
 };
 

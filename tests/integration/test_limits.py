@@ -1,8 +1,7 @@
 """Bounds: bodies, heads, time, memory (C18), at the limit and one above it."""
 
-import resource
-
 import pytest
+from harness.descriptors import without_descriptors
 from harness.http_client import wire
 from harness.scripted_engine import prefill_body
 
@@ -256,12 +255,10 @@ def test_answer_to_a_stalled_upload_does_not_wait_for_the_rest(rig):
 
 def test_a_sidecar_without_descriptors_says_so_and_goes_on_when_it_has_some(scripted):
     process = scripted.sidecar.process
-    before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
     body = b'{"prompt":"x"}'
     with scripted.connect() as client:
         assert client.request("GET", "/health").status == 200  # it is served, so its descriptor is there
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, before[1]))  # it keeps what it has
-        try:
+        with without_descriptors(process):
             for _ in range(2):
                 client.send(wire("POST", "/v1/completions", [JSON], body))
                 answer = client.read_response().refused(503, "sidecar_overloaded")
@@ -271,8 +268,6 @@ def test_a_sidecar_without_descriptors_says_so_and_goes_on_when_it_has_some(scri
             client.send(wire("POST", "/v1/completions", [JSON], body))
             client.read_response().refused(503, "sidecar_overloaded")
             scripted.decode.expect_nothing()
-        finally:
-            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
         with waiting:
             for each in (waiting, client):
                 if each is client:

@@ -12,6 +12,7 @@ import pytest
 from conftest import chat
 from epp_process import DEFAULTS, Epp
 from gateway import FULL_DUPLEX, METHOD, Stream, header_map
+from harness.descriptors import without_descriptors
 from harness.limits import BRIEF, PATIENCE, wait_until
 from harness.sidecar import BIN, environment
 from messages import ext_proc
@@ -637,6 +638,20 @@ def test_nothing_stays_with_a_busy_decode_worker(pair):
     large = routed(pair, filler="x" * 1600)
     assert "x-prefiller-host-port" in large.request.sets
     end(short, large)
+
+
+@pytest.mark.parametrize("port", ["port", "health_port"])
+def test_connections_wait_while_there_are_no_descriptors(own, port):
+    assert own.health("readiness") == "NOT_SERVING"
+    place = ("127.0.0.1", getattr(own, port))
+    with without_descriptors(own.process):
+        waiting = socket.create_connection(place)  # the system takes it; nobody can accept it yet
+        own.wait_log("connections_wait", port=str(place[1]))
+    with waiting:
+        waiting.settimeout(PATIENCE)
+        assert waiting.recv(1), "the server speaks first in HTTP/2"
+    with socket.create_connection(place, PATIENCE) as later:
+        assert later.recv(1)
 
 
 def test_port_in_use_stops_the_start():
