@@ -159,7 +159,8 @@ def test_decode_whose_client_left_keeps_its_blocks_until_the_load_ends(start):
     assert pair.tidy()[1]["transfers"]["orphaned_ever"] == 1
 
 
-def test_both_clients_leave_and_only_time_frees_decode(pair):
+def test_both_clients_leave_and_only_time_frees_decode(start):
+    pair = Pair(start, scale=())
     pair.prefill.fault(action="stall")
     prefill, decode = pair.bodies()
     with open_request(pair.decode, COMPLETIONS, decode), open_request(pair.prefill, COMPLETIONS, prefill):
