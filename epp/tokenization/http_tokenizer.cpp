@@ -343,7 +343,7 @@ class HttpTokenizerImpl final : public HttpTokenizer {
 std::unique_ptr<HttpTokenizer> make_http_tokenizer(HttpTokenizerOptions options, std::string& error) {
   auto url = parse_service_url(options.url);
   if (!url) {
-    error = "the tokenizer's URL must be absolute, as http://host:port";
+    error = "the tokenizer's URL must be absolute, as http://host:port; TLS is not supported there";
     return nullptr;
   }
   options.max_connections = std::max<std::size_t>(options.max_connections, 1);

@@ -4,12 +4,12 @@ import contextlib
 import json
 import os
 import pathlib
-import resource
 import sys
 
 import pytest
 from epp_process import Epp
 from gateway import Stream
+from harness.descriptors import without_descriptors
 from harness.limits import wait_until
 from harness.sidecar import BIN
 
@@ -124,14 +124,9 @@ def test_the_log_says_how_it_goes_with_the_events_of_each_rank(rig):
 
 
 def test_a_lack_of_descriptors_is_no_failure_of_the_endpoints(rig):
-    process = rig.epp.process
-    before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, before[1]))  # it keeps what it has
-    try:
+    with without_descriptors(rig.epp.process):
         skipped = rig.epp.wait_log("probe_skipped")
         assert "open files" in skipped.fields["reason"]
-    finally:
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
     rig.prefill[0].process.kill()
     rig.wait_workers(prefill=1, decode=1)
     ports = {each.port for each in (*rig.prefill[1:], rig.decode)}
