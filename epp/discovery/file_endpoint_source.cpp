@@ -179,7 +179,6 @@ class FileEndpointSource final : public EndpointSource {
     const bool was_told = entry->second->told.has_value();
     const std::string name = entry->first;
     tracked_.erase(entry);
-    LogLine(Level::info, "endpoint_removed").field("endpoint", name);
     if (was_told) tell_removed(name);
   }
 
