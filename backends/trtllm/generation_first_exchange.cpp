@@ -53,6 +53,7 @@ void GenerationFirstExchange::on_event(const handoff_event& event, sdk::Turn& tu
   } else if (phase_ == Phase::relaying) {
     if (event.leg != generation_leg_ || event.kind != HANDOFF_EVENT_LEG_FAILED) return;
     phase_ = Phase::settled;  // it broke before the client had anything of it
+    memory_.forget(context_endpoint_);
     if ((event.flags & HANDOFF_CLIENT_STARTED) == 0) turn.fail_with_leg(generation_leg_);
   } else if (event.leg == generation_leg_) {
     on_generation(event, turn);
@@ -213,12 +214,16 @@ void GenerationFirstExchange::on_generation(const handoff_event& event, sdk::Tur
     case HANDOFF_EVENT_LEG_HEAD:
       if (sdk::is_success(event.status)) return;
       host_.count("generation_refused");
+      // A 4xx is about the request; anything else may be because context was not where it was said to be.
+      if (event.status / 100 != 4) memory_.forget(context_endpoint_);
       give_generations_answer(turn);
       return;
     case HANDOFF_EVENT_LEG_BODY:
       generation_spoke_ = true;
-      if (first_event_.take(sdk::view(event.body)) && is_error(host_, first_event_.data()))
+      if (first_event_.take(sdk::view(event.body)) && is_error(host_, first_event_.data())) {
+        memory_.forget(context_endpoint_);
         give_generations_answer(turn);
+      }
       return;
     case HANDOFF_EVENT_LEG_DONE:
       generation_done_ = generation_spoke_ = true;

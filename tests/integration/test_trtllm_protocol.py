@@ -421,6 +421,17 @@ def test_t43_address_is_asked_for_once(rig):
     assert targets.count("/server_info") <= 1 and targets.count("/v1/chat/completions") == 3
 
 
+@STREAMS
+def test_t43_address_is_asked_for_again_after_generation_failed(own_rig, stream):
+    rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"})
+    assert rig.post(CHAT, "/v1/chat/completions").status == 200
+    rig.decode.fault(action="status", status=500, match={"role": "decode"}, times=1)
+    assert rig.post({**CHAT, "stream": stream}, "/v1/chat/completions").status == 500
+    assert rig.post(CHAT, "/v1/chat/completions").status == 200
+    assert [leg["target"] for leg in rig.legs(rig.prefill)].count("/server_info") == 2
+    rig.wait_tidy()
+
+
 def test_t44_context_that_announces_no_address_is_an_error(own_rig):
     rig = own_rig({"DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"})
     rig.prefill.fault(action="status", status=200, body={"version": "1"}, match={"path": "/server_info"})

@@ -98,6 +98,27 @@ TEST_F(GenerationFirst, TheAddressIsRememberedPerEndpointAndForgottenOnFailure) 
   EXPECT_EQ(only(begin(kChat, kAsk)->begin_actions()).leg.name, "server_info");
 }
 
+// T43: generation asks in vain at an address where nobody is any more. A 4xx is about the request.
+TEST_F(GenerationFirst, TheAddressIsForgottenWhenGenerationFailsInItsOwnWords) {
+  const std::string error = "data: {\"error\":{\"message\":\"x\"}}\n\n";
+  for (const auto& [failure, forgets] : std::vector<std::pair<Event, bool>>{
+           {head(2, 500), true}, {head(2, 503), true}, {piece(2, error), true}, {head(2, 400), false}}) {
+    pairing()->deliver(failure);
+    const auto next = begin(kChat, kAsk);
+    EXPECT_EQ(only(next->begin_actions()).leg.role, forgets ? HANDOFF_ROLE_AUXILIARY : HANDOFF_ROLE_DECODE)
+        << failure.status << failure.body;
+  }
+}
+
+// T43: a context that has done its part may have done so for somebody else.
+TEST_F(GenerationFirst, TheAddressIsForgottenWhenARelayedAnswerBreaks) {
+  const auto exchange = pairing();
+  EXPECT_EQ(only(exchange->deliver(leg_done(3, 200, context_reply()))).kind, Kind::relay);
+  EXPECT_EQ(only(exchange->deliver(leg_failed(2, HANDOFF_CAUSE_READ_TIMEOUT, HANDOFF_REQUEST_SENT))).kind,
+            Kind::fail_with_leg);
+  EXPECT_EQ(only(begin(kChat, kAsk)->begin_actions()).leg.name, "server_info");
+}
+
 // T57
 TEST_F(GenerationFirst, ContextBehindANewConnectionIsAskedAgain) {
   const auto connected = [](std::uint32_t leg, std::uint32_t flags) {
