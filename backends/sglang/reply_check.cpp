@@ -67,19 +67,41 @@ std::string_view batch_defect(std::string_view reply, std::size_t wanted) {
   return count == wanted ? std::string_view{} : "it has another length than the request";
 }
 
+bool is_4xx(std::uint32_t status) {
+  return status / 100 == 4;
+}
+
+/// Streams wrap the object that is else the whole body; `/generate` has its wrapper always.
+std::string own_words(std::string_view object, std::string_view error) {
+  return std::string(find_member(error, "object") == "\"error\"" ? error : object);
+}
+
+std::string words_of_abort(std::optional<std::string_view> message) {
+  if (!message || message->empty() || message->front() != '"') return {};
+  return R"({"error":{"message":)" + std::string(*message) + "}}";
+}
+
 std::optional<ReportedFailure> failure_of(std::string_view object) {
   const auto [error, kind, code, retryable, meta_info] =
       find_members<5>(object, {"error", "object", "code", "retryable", "meta_info"});
   if (is_set(error)) {
     const auto [own_code, own_retryable] = find_members<2>(*error, {"code", "retryable"});
-    return ReportedFailure{status_of(own_code), own_retryable == "true"};
+    ReportedFailure failure{status_of(own_code), own_retryable == "true"};
+    if (is_4xx(failure.status)) failure.answer = own_words(object, *error);
+    return failure;
   }
-  if (kind == "\"error\"") return ReportedFailure{status_of(code), retryable == "true"};
+  if (kind == "\"error\"") {
+    ReportedFailure failure{status_of(code), retryable == "true"};
+    if (is_4xx(failure.status)) failure.answer = object;
+    return failure;
+  }
   const auto finish = finish_in(meta_info);
   if (!finish) return std::nullopt;
-  const auto [type, status] = find_members<2>(*finish, {"type", "status_code"});
+  const auto [type, status, message] = find_members<3>(*finish, {"type", "status_code", "message"});
   if (type != "\"abort\"" || !is_set(status)) return std::nullopt;
-  return ReportedFailure{status_of(status)};
+  ReportedFailure failure{status_of(status)};
+  if (is_4xx(failure.status)) failure.answer = words_of_abort(message);
+  return failure;
 }
 
 }  // namespace

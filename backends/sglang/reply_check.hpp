@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "backends/sglang/request_shape.hpp"
@@ -21,6 +22,8 @@ struct ReportedFailure {
   /// The code it gives, if that is an HTTP status that a client may see; else 502.
   std::uint32_t status = 502;
   bool retryable = false;  ///< it says that another try may go well
+  /// Of a 4xx: the engine's words, in the shape that it gives them without a stream. Empty if it has none.
+  std::string answer = {};
 };
 /// An `error`, or an end by an abort that has a status: the scheduler's way of failing a stream whose 200 is
 /// out. An abort without one is somebody's wish, and an answer like any other. Of a list, the first item that

@@ -417,8 +417,16 @@ void SglangExchange::on_reported_failure(const ReportedFailure& failure, sdk::Tu
     start_over(turn);
     return;
   }
-  fail(failure.status, "decode_upstream_error", "The decode engine reported a failure in its answer.",
-       decode_.leg, turn);
+  if (failure.answer.empty()) {
+    fail(failure.status, "decode_upstream_error", "The decode engine reported a failure in its answer.",
+         decode_.leg, turn);
+    return;
+  }
+  // About the client's request, and told as if it had come with that status.
+  settle(turn);
+  const std::array headers{sdk::header("content-type", "application/json")};
+  const std::array body{handoff_piece{failure.answer.data(), 0, failure.answer.size()}};
+  turn.respond(failure.status, headers, body);
 }
 
 void SglangExchange::start_over(sdk::Turn& turn) {

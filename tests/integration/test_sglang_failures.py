@@ -109,8 +109,19 @@ def test_s31_an_error_that_follows_good_events_before_prefill_is_done(played):
         assert aborted_rid(played.prefill) == rid == aborted_rid(played.decode)
 
 
+@STREAMS
+@PATHS
+def test_s31_a_client_error_in_decodes_answer_is_shown(pd, path, stream):
+    """As without a stream, where the engine gives it a status by itself."""
+    pd.decode.fault(action="engine_error", status=422, message="no such field", match={"role": "decode"})
+    answer = pd.post({**BODIES[path], "stream": stream}, path)
+    told = answer.json.get("error", answer.json)
+    assert (answer.status, told["message"], answer.header("content-type")) == (422, "no such field", "application/json")
+    pd.wait_tidy()
+
+
 @pytest.mark.parametrize("event, status", [(b'event: error\ndata: {"error":{"code":503}}\n\n', 503),
-                                           (b': ping\n\ndata:{"error":{"code":429}}\n\n', 429),
+                                           (b': ping\n\ndata:{"error":{"code":504}}\n\n', 504),
                                            (b'id: 1\r\ndata: {"object":"error","code":500}\r\n\r\n', 500)])
 def test_s31_an_error_event_may_have_other_lines(played, event, status):
     with played.start({**BODIES[CHAT], "stream": True}, CHAT) as client:

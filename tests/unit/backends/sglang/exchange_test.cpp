@@ -178,7 +178,6 @@ TEST_F(SglangExchangeTest, ErrorsInDecodesStreamGetAStatus) {
   const std::vector<std::pair<std::string, std::uint32_t>> reports{
       {R"({"error":{"object":"error","message":"secret","code":500}})", 500},
       {R"({"error":{"message":"secret","code":503}})", 503},
-      {R"({"error":{"message":"secret","code":400}})", 400},
       {R"({"error":{"message":"secret","code":"x"}})", 502},
       {R"({"error":"secret"})", 502},
       {R"({"text":"","meta_info":{"finish_reason":{"type":"abort","message":"secret","status_code":500}}})",
@@ -194,6 +193,39 @@ TEST_F(SglangExchangeTest, ErrorsInDecodesStreamGetAStatus) {
     EXPECT_EQ(failure.message.find("secret"), std::string::npos);
     expect_aborts(actions, true, true);
   }
+}
+
+TEST_F(SglangExchangeTest, ClientErrorsInDecodesAnswerAreTheAnswerAsThePlainOneWouldBe) {
+  const std::string flat = R"({"object":"error","message":"no \"such\" field","type":"X","code":400})";
+  const std::string generate = R"({"error":{"message":"no such rank","code":422,"retryable":false}})";
+  const std::string abort =
+      R"({"meta_info":{"finish_reason":{"type":"abort","message":"too \n long","status_code":400}}})";
+  struct Report {
+    std::string text, answer;
+    std::uint32_t status;
+  };
+  for (const auto& [text, answer, status] :
+       {Report{flat, flat, 400}, Report{R"({"error":)" + flat + "}", flat, 400},
+        Report{generate, generate, 422}, Report{abort, R"({"error":{"message":"too \n long"}})", 400},
+        Report{"[{\"text\":\"a\"}," + abort + "]", R"({"error":{"message":"too \n long"}})", 400}}) {
+    for (const bool streamed : {true, false}) {
+      start(kChat, streamed ? R"({"messages":[],"stream":true})" : R"({"messages":[]})");
+      deliver(head(decode_.id, 200, streamed ? "text/event-stream" : "application/json"));
+      auto actions = deliver(piece(decode_.id, streamed ? "data: " + text + "\n\ndata: [DONE]\n\n" : text));
+      if (!streamed) actions = deliver(leg_done(decode_.id, 200, ""));
+      const auto told = only(actions, Action::Kind::respond);
+      EXPECT_EQ(told.status, status) << text;
+      EXPECT_EQ(told.body, answer) << text;
+      expect_aborts(actions, true, streamed);
+      EXPECT_TRUE(deliver(ended(HANDOFF_OUTCOME_ANSWERED)).empty());
+    }
+  }
+  // An abort without a message has nothing to tell.
+  start();
+  deliver(head(decode_.id));
+  const auto actions = deliver(piece(
+      decode_.id, "data: {\"meta_info\":{\"finish_reason\":{\"type\":\"abort\",\"status_code\":400}}}\n\n"));
+  EXPECT_EQ(only(actions, Action::Kind::fail).status, 400U);
 }
 
 TEST_F(SglangExchangeTest, AnErrorThatComesAfterGoodEventsBeforePrefillIsDoneCounts) {
