@@ -7,9 +7,11 @@ constexpr std::array<Endpoint, 5> kEndpoints{{
     // Without `max_tokens` the engine would generate up to its context length.
     {.path = kChatPath,
      .limits = {{{"max_tokens", true}, {"max_completion_tokens", false}}},
+     .has_min_tokens = true,
      .has_cache_salt = true},
     {.path = kCompletionsPath,
      .limits = {{{"max_tokens", true}, {"max_completion_tokens", false}}},
+     .has_min_tokens = true,
      .has_cache_salt = true},
     {.path = kResponsesPath,
      .limits = {{{"max_output_tokens", true}}},
@@ -21,6 +23,7 @@ constexpr std::array<Endpoint, 5> kEndpoints{{
     {.path = kGeneratePath,
      .limits = {{{"max_tokens", true}}},
      .has_sampling_params = true,
+     .has_min_tokens = true,
      .has_cache_salt = true},
 }};
 

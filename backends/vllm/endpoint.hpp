@@ -17,6 +17,7 @@ struct Endpoint {
   std::string_view path;
   std::array<TokenLimit, 2> limits;  ///< top level, or in `sampling_params`; unused ones have no name
   bool has_sampling_params = false;  ///< limits and sampling fields are members of `sampling_params`
+  bool has_min_tokens = false;       ///< beside the limits
   bool has_cache_salt = false;
   bool has_store = false;  ///< keeps answers for later requests unless `store` is false
 };

@@ -15,6 +15,10 @@ std::string_view finish_reason(const sdk::Host& host, std::string_view json);
 /// what the path has instead of choices.
 bool is_answer(const sdk::Host& host, std::string_view json, const Endpoint& endpoint);
 
+/// Whether an answer of that path ended before its token limit, so that a prefill engine hands nothing over.
+/// False where the answer does not say.
+bool ended_by_itself(const sdk::Host& host, std::string_view json, const Endpoint& endpoint);
+
 /// Whether the object is an error in spite of its status.
 bool is_error(const sdk::Host& host, std::string_view json);
 

@@ -8,15 +8,22 @@ handoff_piece fresh(std::string_view text) {
   return {text.data(), 0, text.size()};
 }
 
-/// One token, and nothing that forbids to stop there: `min_tokens` above the limit is refused by the engine.
-void limit_to_one_token(sdk::BodyEdit& edit, const sdk::Object& object, const Endpoint& endpoint) {
+enum class Run { one_token, one_that_is_no_end, as_asked };
+
+/// One token. `min_tokens` above the limit is refused by the engine; one of 1 keeps end tokens from being
+/// chosen, and stop strings from being looked for.
+void limit_to_one_token(sdk::BodyEdit& edit, const sdk::Object& object, const Endpoint& endpoint, Run run) {
   for (const TokenLimit& limit : endpoint.limits) {
     if (limit.name.empty()) continue;
     const auto* sent = object.find(limit.name);
     if (limit.add_if_absent || (sent != nullptr && sent->kind != HANDOFF_JSON_NULL))
       edit.set(limit.name, "1");
   }
-  edit.remove("min_tokens");
+  if (run == Run::one_that_is_no_end && endpoint.has_min_tokens) {
+    edit.set("min_tokens", "1");
+  } else {
+    edit.remove("min_tokens");
+  }
   edit.remove("min_completion_tokens");
 }
 
@@ -37,8 +44,6 @@ void set_extra_args(const sdk::Host& host, sdk::BodyEdit& sampling_edit, const s
   sampling_edit.set("extra_args", edit);
 }
 
-enum class Run { one_token, as_asked };
-
 void edit_sampling_params(const sdk::Host& host, sdk::BodyEdit& body_edit, const sdk::Object& body,
                           const Endpoint& endpoint, std::string_view params, Run run) {
   const auto* member = body.find("sampling_params");
@@ -46,7 +51,7 @@ void edit_sampling_params(const sdk::Host& host, sdk::BodyEdit& body_edit, const
   const sdk::Object sampling = host.json(body.raw(*member));
   if (!sampling.is_object()) return;
   sdk::BodyEdit edit(sampling, member->value_begin);
-  if (run == Run::one_token) limit_to_one_token(edit, sampling, endpoint);
+  if (run != Run::as_asked) limit_to_one_token(edit, sampling, endpoint, run);
   if (!params.empty()) set_extra_args(host, edit, sampling, member->value_begin, params);
   body_edit.set("sampling_params", edit);
 }
@@ -54,10 +59,10 @@ void edit_sampling_params(const sdk::Host& host, sdk::BodyEdit& body_edit, const
 sdk::BodyEdit edit_body(const sdk::Host& host, const sdk::Object& body, const Endpoint& endpoint,
                         std::string_view params, Run run) {
   sdk::BodyEdit edit(body);
-  if (run == Run::one_token) {
+  if (run != Run::as_asked) {
     edit.set("stream", "false");
     edit.remove("stream_options");  // refused without `stream`
-    if (!endpoint.has_sampling_params) limit_to_one_token(edit, body, endpoint);
+    if (!endpoint.has_sampling_params) limit_to_one_token(edit, body, endpoint, run);
     if (endpoint.has_store) edit.set("store", "false");  // nobody can ask for this answer later
   }
   if (endpoint.has_sampling_params) edit_sampling_params(host, edit, body, endpoint, params, run);
@@ -74,9 +79,11 @@ const std::string_view kAskForHandoff =
     R"("remote_block_ids":null,"remote_host":null,"remote_port":null})";
 
 std::vector<handoff_piece> prefill_body(const sdk::Host& host, const sdk::Object& body,
-                                        const Endpoint& endpoint, std::string_view params, bool with_tokens) {
-  auto edit = edit_body(host, body, endpoint, params, Run::one_token);
-  if (with_tokens) edit.set("return_token_ids", "true");
+                                        const Endpoint& endpoint, std::string_view params,
+                                        const PrefillWish& wish) {
+  const Run run = wish.no_end ? Run::one_that_is_no_end : Run::one_token;
+  auto edit = edit_body(host, body, endpoint, params, run);
+  if (wish.tokens) edit.set("return_token_ids", "true");
   return edit.pieces();
 }
 

@@ -13,11 +13,18 @@ namespace handoff::vllm {
 /// What NIXL's prefill is asked with.
 extern const std::string_view kAskForHandoff;
 
+/// More that prefill may be asked for.
+struct PrefillWish {
+  bool tokens = false;  ///< the reply shall have the prompt's token ids
+  /// That one token must not be an end, where the path can say so: an engine that ends by itself hands
+  /// nothing over, and a decode engine that was asked at once waits for it.
+  bool no_end = false;
+};
+
 /// Asks the prefill engine for one token, with these `kv_transfer_params` (JSON; none if empty).
-/// `with_tokens`: the reply shall have the prompt's token ids.
 std::vector<handoff_piece> prefill_body(const sdk::Host& host, const sdk::Object& body,
                                         const Endpoint& endpoint, std::string_view params,
-                                        bool with_tokens = false);
+                                        const PrefillWish& wish = {});
 
 /// The client's request with `kv_transfer_params` (JSON; none if empty), and with `prompt` (JSON) instead of
 /// its own unless that is empty.

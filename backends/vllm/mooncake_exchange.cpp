@@ -84,15 +84,19 @@ void MooncakeExchange::on_new_connection(sdk::Turn& turn) {
   ask(turn);
 }
 
-/// The answer to that. One that names the same engine changes nothing; nor does none, which is the pair's own
-/// failure if it is one.
+/// The answer to that. One that names the same engine changes nothing. None at all makes nothing worse for a
+/// pair that fails by itself, or whose decode speaks; else decode would wait for nobody.
 void MooncakeExchange::on_checked(const handoff_event& event, sdk::Turn& turn) {
   const bool failed = event.kind == HANDOFF_EVENT_LEG_FAILED;
   if (!failed && event.kind != HANDOFF_EVENT_LEG_DONE) return;
   bootstrap_leg_ = 0;
   const auto ranks = failed || !sdk::is_success(event.status) ? std::vector<PrefillRank>{}
                                                               : read_bootstrap(host_, sdk::view(event.body));
-  if (ranks.empty()) return;
+  if (ranks.empty()) {
+    unconfirmed_ = true;
+    if (prefill_done_) fail_unconfirmed(turn);
+    return;
+  }
   memory_.bootstrap.remember(prefill_, ranks, event.now_ms);
   if (std::find(ranks.begin(), ranks.end(), rank_) != ranks.end() || decode_done_) return;
   if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;
@@ -101,6 +105,16 @@ void MooncakeExchange::on_checked(const handoff_event& event, sdk::Turn& turn) {
   give_up_decode(turn);
   start_with(ranks, /*from_memory=*/false,
              turn);  // not checked again; the second try is left for what is lost
+}
+
+/// Prefill says that it is done, and whether it is still the engine that decode asks can't be learned.
+void MooncakeExchange::fail_unconfirmed(sdk::Turn& turn) {
+  if (decode_spoke_ || decode_done_) return;
+  give_up_decode(turn);
+  host_.count("no_bootstrap_ranks");
+  fail_invalid(
+      "The prefill engine was connected to anew, and its Mooncake bootstrap server names no rank any more.",
+      prefill_leg_, turn);
 }
 
 /// The endpoint picker's rank, if the engine has it; else any, so that ranks share the load.
@@ -117,6 +131,7 @@ const PrefillRank& MooncakeExchange::choose(const std::vector<PrefillRank>& rank
 
 void MooncakeExchange::start_with(const std::vector<PrefillRank>& ranks, bool from_memory, sdk::Turn& turn) {
   const PrefillRank& rank = rank_ = choose(ranks);
+  unconfirmed_ = false;
   const auto params = mooncake_params(random_name(host_), sdk::view(request_.prefill_host),
                                       settings_.bootstrap_port, rank.engine_id);
   const std::array prefill_headers{sdk::header(kEngineRankHeader, rank.rank)};
@@ -133,11 +148,11 @@ void MooncakeExchange::on_prefill_reply(const handoff_event& event, sdk::Turn& t
     fail_invalid("The prefill engine's reply has no answer.", prefill_leg_, turn);
     return;
   }
-  const auto reason = finish_reason(host_, reply);
   // Prefill hands over only what the token limit ended; decode would wait for the rest until its time is
-  // over. Paths without choices have no such reason.
-  if (reason.empty() || reason == "length" || decode_done_) {
+  // over.
+  if (decode_done_ || !ended_by_itself(host_, reply, endpoint_)) {
     prefill_is_done(turn);
+    if (unconfirmed_) fail_unconfirmed(turn);
   } else {
     run_decode_only("prefill_stopped", turn);
   }

@@ -25,6 +25,7 @@ class MooncakeExchange final : public PairExchange {
   void on_new_connection(sdk::Turn& turn) override;
   void on_other_event(const handoff_event& event, sdk::Turn& turn) override;
   void on_checked(const handoff_event& event, sdk::Turn& turn);
+  void fail_unconfirmed(sdk::Turn& turn);
   void ask(sdk::Turn& turn);
   void start_with(const std::vector<PrefillRank>& ranks, bool from_memory, sdk::Turn& turn);
   const PrefillRank& choose(const std::vector<PrefillRank>& ranks) const;
@@ -32,7 +33,8 @@ class MooncakeExchange final : public PairExchange {
   PrefillMemory& memory_;
   const std::string prefill_;  ///< key of the memory
   std::uint32_t bootstrap_leg_ = 0;
-  PrefillRank rank_;  ///< what decode was told
+  PrefillRank rank_;          ///< what decode was told
+  bool unconfirmed_ = false;  ///< asked again, no rank was named
 };
 
 }  // namespace handoff::vllm

@@ -35,7 +35,7 @@ void PairExchange::start_pair(const Told& prefill_told, const Told& decode_told,
   from_memory_ = from_memory;
   prefill_done_ = decode_spoke_ = decode_done_ = false;
   first_event_ = {};
-  const auto prefill = prefill_body(host_, body_, endpoint_, prefill_told.params);
+  const auto prefill = prefill_body(host_, body_, endpoint_, prefill_told.params, {.no_end = true});
   sdk::Leg leg;
   leg.id = prefill_leg_ = next_leg_++;
   leg.role = HANDOFF_ROLE_PREFILL;

@@ -67,6 +67,7 @@ class PairExchange : public sdk::Exchange {
   std::uint32_t prefill_leg_ = 0;
   std::uint32_t decode_leg_ = 0;
   bool prefill_done_ = false;
+  bool decode_spoke_ = false;
   bool decode_done_ = false;
 
  private:
@@ -79,7 +80,6 @@ class PairExchange : public sdk::Exchange {
 
   json_text::FirstEvent first_event_;  ///< of decode's reply
   bool from_memory_ = false;
-  bool decode_spoke_ = false;
   bool tried_again_ = false;
 };
 

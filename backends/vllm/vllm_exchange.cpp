@@ -116,7 +116,7 @@ void VllmExchange::start_prefill(sdk::Turn& turn) {
     ask = named.prefill;
     params_ = named.decode;
   }
-  const auto body = prefill_body(host_, body_, endpoint_, ask, wants_tokens());
+  const auto body = prefill_body(host_, body_, endpoint_, ask, {.tokens = wants_tokens()});
   // The client's own rank is about the engine it means to talk to; prefill may have fewer ranks and refuse
   // it.
   const std::array all_headers{
@@ -151,8 +151,11 @@ bool VllmExchange::wants_tokens() const {
 
 void VllmExchange::on_prefill_done(const handoff_event& event, sdk::Turn& turn) {
   if (!is_nixl(settings_.connector)) {  // the engines meet by what both were told
-    if (reports_failure(host_, sdk::view(event.body))) {
+    const auto reply = sdk::view(event.body);
+    if (reports_failure(host_, reply)) {
       refuse_handoff("it reports an error", turn);
+    } else if (settings_.connector == Connector::offloading && !is_answer(host_, reply, endpoint_)) {
+      refuse_handoff("the reply has no answer", turn);  // decode would wait for it
     } else {
       start_decode({}, turn);
     }

@@ -151,9 +151,8 @@ def test_prefill_fails(between, connector, stream, fault, status):
         rig.prefill.times_up(leases=False)  # decode is not let wait for what prefill has not computed
     answer = rig.post({**ALL_APIS[COMPLETIONS], "stream": stream})
     rig.prefill.times_up(waits=False, leases=False)
-    # Where the reply hands nothing over, any success will do.
-    hands_over = connector not in ("shared-storage", "offloading")
-    expected = status if hands_over or fault["action"] != "non_json" else 200
+    # Where decode waits for nothing, any success will do.
+    expected = status if connector != "shared-storage" or fault["action"] != "non_json" else 200
     assert answer.status == expected, answer
     rig.prefill.control("DELETE", "/mock/faults")
     rig.check(prompt="and another prompt, which must go well again")
@@ -260,12 +259,29 @@ def test_prefill_is_restarted(between, own, connector):
 
 # ----------------------------------------------------------------------------------------------------------- Mooncake
 
-def test_mooncake_prefill_that_ends_at_once_runs_on_decode(between):
-    rig = between("mooncake")
-    body = {**ALL_APIS[COMPLETIONS], "prompt": PROMPT + " [[eos-first]]"}
-    answer = rig.post(body)
-    assert answer.status == 200 and answer.json["choices"][0]["finish_reason"] == "stop"
+@STREAMS
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("ending", [{"mark": " [[eos-first]]"}, {"mark": "", "stop": ["a", "e", "i", "o", "u"]}], ids=["end", "stop"])
+@pytest.mark.parametrize("connector", ["mooncake", "nixl-push-at-once"])
+def test_c90_first_token_that_ends_the_answer_is_decodes_to_find(between, connector, ending, path, stream):
+    """Prefill would hand nothing over for it, and decode wait with its blocks."""
+    rig = between(connector)
+    rig.check()
+    stop = {"stop": ending["stop"]} if "stop" in ending else {}
+    words = PROMPT + ending["mark"]
+    prompt = {"prompt": words} if path == COMPLETIONS else {"messages": [{"role": "user", "content": words}]}
+    answer = rig.post({**ALL_APIS[path], **prompt, **stop, "stream": stream}, path)
+    assert answer.status == 200 and b'"stop"' in answer.body
     rig.wait_nothing_left()
+    assert rig.decode.state()["plain_requests"] == 0
+    assert rig.counters_at_end().get("backend.prefill_stopped", 0) == 0
+
+
+@pytest.mark.parametrize("path, prompt", [("/v1/messages", {"messages": [{"role": "user", "content": PROMPT + " [[eos-first]]"}]}),
+                                          ("/v1/responses", {"input": PROMPT + " [[eos-first]]"})])
+def test_c72_mooncake_prefill_that_ends_at_once_where_nothing_forbids_it_runs_on_decode(between, path, prompt):
+    rig = between("mooncake")
+    assert rig.post({**ALL_APIS[path], **prompt}, path).status == 200
     assert rig.decode.state()["plain_requests"] == 1
     assert rig.counters_at_end()["backend.prefill_stopped"] == 1
 

@@ -258,6 +258,24 @@ def test_c85_mooncake_prefill_reply_without_an_answer_closes_decode(played, repl
     rig.decode.expect_nothing()
 
 
+def test_c89_mooncake_prefill_without_its_bootstrap_server_is_not_waited_for(played):
+    """Another engine on the port of the remembered one: it knows nothing of the transfer, and answers well."""
+    rig = played("mooncake")
+    with rig.start(CHAT, "/v1/chat/completions") as client:
+        rig.bootstrap.next().reply(ranks("e"))
+        rig.prefill.next().reply(LENGTH, headers=(("Content-Type", "application/json"), ("Connection", "close")), keep=False)
+        rig.decode.next().reply(ANSWER)
+        answered(rig, client)
+    with rig.start(CHAT, "/v1/chat/completions") as client:
+        query, prefill, decode = rig.bootstrap.next(), rig.prefill.next(), rig.decode.next()
+        decode.body()
+        query.reply(b"", status="404 Not Found")
+        prefill.reply(LENGTH)
+        decode.wait_until_dropped()
+        answer = client.read_response("POST").refused(502, "invalid_prefill_handoff")
+        assert "bootstrap" in answer.error["message"]
+
+
 def test_c86_mooncake_decode_that_refuses_the_request_is_the_answer(played):
     rig = played("mooncake")
     with rig.start(CHAT, "/v1/chat/completions") as client:

@@ -23,7 +23,7 @@ Token token_at(std::uint64_t seed, std::int64_t position, AnswerKind kind) {
 
 // Cuts `answer` at the first stop string that ends in its last `fresh` bytes.
 bool try_stop(const ApiRequest& request, std::size_t fresh, Completion& answer) {
-  if (answer.token_count() < request.min_tokens) return false;
+  if (answer.token_count() <= request.min_tokens) return false;  // the engine looks for them after those
   for (const std::string& stop : request.stop) {
     const std::size_t tail = std::min(answer.text.size(), fresh + stop.size());
     const std::size_t from = answer.text.find(stop, answer.text.size() - tail);

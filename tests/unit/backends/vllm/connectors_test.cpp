@@ -6,6 +6,8 @@
 namespace handoff::plugin_test {
 namespace {
 
+const std::string kLength = R"({"choices":[{"finish_reason":"length"}]})";
+
 class NixlPull : public VllmCase {};
 
 TEST_F(NixlPull, HandoffOfTheOtherModeIsRefused) {
@@ -140,7 +142,6 @@ class Offloading : public VllmCase {
   Offloading() : VllmCase(connector("offloading")) {}
 };
 
-// C67: prefill first: asked at once, decode would wait for it up to 30 s.
 // C87
 TEST_F(Offloading, PrefillThatReportsAnErrorIsNoPrefill) {
   for (const std::string reply :
@@ -151,19 +152,35 @@ TEST_F(Offloading, PrefillThatReportsAnErrorIsNoPrefill) {
     EXPECT_EQ(action.kind, Kind::fail) << reply;
     EXPECT_EQ(action.code, "invalid_prefill_handoff");
   }
-  for (const std::string reply :
-       {"", "<html>", "{}", R"({"error":null,"choices":[{"finish_reason":"stop"}]})"}) {
-    const auto exchange = begin(kChat, kShortAsk);
-    EXPECT_EQ(only(exchange->deliver(leg_done(1, 200, reply))).kind, Kind::start) << reply;
+  const std::string good = R"({"error":null,"choices":[{"finish_reason":"stop"}]})";
+  EXPECT_EQ(only(begin(kChat, kShortAsk)->deliver(leg_done(1, 200, good))).kind, Kind::start);
+}
+
+// C88: decode would wait for it.
+TEST_F(Offloading, PrefillReplyWithoutAnAnswerIsTold) {
+  for (const std::string reply : {"", "<html>", "[]", "7", "{}", R"({"error":null})", R"({"choices":[]})",
+                                  R"({"choices":[{"finish_reason":null}]})"}) {
+    for (const auto status : {200U, 204U}) {
+      const auto action = only(begin(kChat, kShortAsk)->deliver(leg_done(1, status, reply)));
+      EXPECT_EQ(action.kind, Kind::fail) << reply;
+      EXPECT_EQ(action.status, 502U);
+      EXPECT_EQ(action.code, "invalid_prefill_handoff");
+    }
+  }
+  for (const auto& [path, answer] :
+       {std::pair{kResponses, R"({"output":[]})"}, std::pair{kMessages, R"({"content":[]})"}}) {
+    const auto exchange = begin(path, R"({"max_tokens":4})");
+    EXPECT_EQ(only(exchange->deliver(leg_done(1, 200, answer))).kind, Kind::start) << path;
   }
 }
 
+// C67: prefill first: asked at once, decode would wait for it up to 30 s.
 TEST_F(Offloading, EnginesMeetByANameOfOurs) {
   const auto exchange = begin(kChat, kShortAsk, {{"x-dynamo-prefill-dp-rank", "2"}});
   const auto asked = Json::parse(only(exchange->begin_actions()).leg.body)["kv_transfer_params"];
   const auto id = asked["remote_decoder"]["kv_request_id"];
   EXPECT_EQ(asked.dump(), R"({"remote_decoder":{"kv_request_id":)" + id.dump() + "}}");
-  const auto leg = only(exchange->deliver(leg_done(1, 200, "{}"))).leg;
+  const auto leg = only(exchange->deliver(leg_done(1, 200, kLength))).leg;
   EXPECT_EQ(Json::parse(leg.body)["kv_transfer_params"].dump(),
             R"({"remote_prefiller":{"kv_request_id":)" + id.dump() +
                 R"(,"remote_host":"10.0.0.9","remote_port":5712}})");
@@ -194,8 +211,6 @@ class Mooncake : public VllmCase {
     return out;
   }
 };
-
-const std::string kLength = R"({"choices":[{"finish_reason":"length"}]})";
 
 // C68
 TEST_F(Mooncake, AsksTheBootstrapServerThenBothEnginesAtOnce) {
@@ -308,6 +323,71 @@ TEST_F(Mooncake, BootstrapServerBehindANewConnectionIsAskedAgain) {
   query = only(deaf.exchange->deliver(connected(deaf.prefill, 0))).leg;
   EXPECT_TRUE(deaf.exchange->deliver(leg_failed(query.id, HANDOFF_CAUSE_CONNECT)).empty())
       << "the pair's own failure, if it is one";
+  EXPECT_EQ(deaf.exchange->deliver(leg_done(deaf.prefill.id, 503, "")).at(1).kind, Kind::fail_with_leg);
+}
+
+// C89: prefill's port has another engine, and the bootstrap server is gone with the old one: decode would
+// wait for it. What decode has begun, it has the blocks for.
+TEST_F(Mooncake, PrefillThatNobodyConfirmsIsNotWaitedFor) {
+  for (const bool check_first : {true, false}) {
+    for (const bool decode_speaks : {true, false}) {
+      pair();
+      auto doubtful = pair();
+      const auto query =
+          only(doubtful.exchange->deliver(
+                   {.kind = HANDOFF_EVENT_LEG_CONNECTED, .leg = doubtful.prefill.id, .flags = 0}))
+              .leg;
+      const auto failed = leg_failed(query.id, HANDOFF_CAUSE_CONNECT);
+      const auto none = leg_done(query.id, 200, "{}");
+      if (decode_speaks) doubtful.exchange->deliver(piece(doubtful.decode.id, "data: {}\n\n"));
+      if (check_first) {
+        EXPECT_TRUE(doubtful.exchange->deliver(failed).empty());
+      }
+      auto actions = doubtful.exchange->deliver(leg_done(doubtful.prefill.id, 200, kLength));
+      if (!check_first && !decode_speaks) {
+        EXPECT_TRUE(actions.empty());
+        actions = doubtful.exchange->deliver(none);
+      }
+      if (decode_speaks) {
+        EXPECT_EQ(only(actions).kind, Kind::relay);
+        continue;
+      }
+      ASSERT_EQ(actions.size(), 2U);
+      EXPECT_EQ(actions[0].kind, Kind::cancel);
+      EXPECT_EQ(actions[0].leg_id, doubtful.decode.id);
+      EXPECT_EQ(actions[1].status, 502U);
+      EXPECT_EQ(actions[1].code, "invalid_prefill_handoff");
+    }
+  }
+}
+
+// C90: with an end as its first token prefill would hand nothing over, and decode keep its blocks.
+TEST_F(Mooncake, PrefillsTokenIsNoEndWhereThePathCanSaySo) {
+  struct Row {
+    std::string_view path;
+    std::string body, prefill_limits;
+  };
+  for (const auto& [path, body, limits] :
+       {Row{kChat, R"({"min_tokens":5})", R"({"min_tokens":1,"max_tokens":1})"},
+        Row{kCompletions, R"({"prompt":"p","min_completion_tokens":3})",
+            R"({"max_tokens":1,"min_tokens":1})"},
+        Row{kGenerate, R"({"sampling_params":{}})", R"({"max_tokens":1,"min_tokens":1})"},
+        Row{kResponses, R"({"min_tokens":5})", R"({"max_output_tokens":1})"},
+        Row{kMessages, R"({"max_tokens":5})", R"({"max_tokens":1})"}}) {
+    Backend fresh(plugin_, host_, connector("mooncake"));
+    Exchange exchange(fresh, {.path = std::string(path), .body = body});
+    const auto legs = exchange.deliver(leg_done(1, 200, kRanks));
+    ASSERT_EQ(legs.size(), 2U);
+    auto asked = nlohmann::json::parse(legs[0].leg.body);
+    if (path == kGenerate) asked = asked["sampling_params"];
+    auto left = nlohmann::json::object();
+    for (const auto& [name, value] : asked.items()) {
+      if (name.find("tokens") != std::string::npos) left[name] = value;
+    }
+    EXPECT_EQ(left, nlohmann::json::parse(limits)) << path;
+    EXPECT_EQ(legs[1].leg.body.find("\"min_tokens\":1"), std::string::npos) << "decode ends where it does";
+  }
+  EXPECT_EQ(Json::parse(pair().prefill.body)["min_tokens"], 1);
 }
 
 // C71: the same when prefill is the quicker one. Decode's reply is not shown before it has begun.
@@ -338,6 +418,15 @@ TEST_F(Mooncake, PrefillThatStoppedRunsDecodeOnly) {
   EXPECT_EQ(actions[0].kind, Kind::cancel);
   EXPECT_EQ(actions[1].kind, Kind::decode_only);
   EXPECT_EQ(actions[1].reason, "prefill_stopped");
+
+  for (const auto& [path, reply] : {std::pair{kMessages, R"({"content":[],"stop_reason":"end_turn"})"},
+                                    std::pair{kResponses, R"({"output":[],"status":"completed"})"}}) {
+    Backend fresh(plugin_, host_, connector("mooncake"));
+    Exchange exchange(fresh, {.path = std::string(path), .body = R"({"max_tokens":4})"});
+    const auto legs = exchange.deliver(leg_done(1, 200, kRanks));
+    ASSERT_EQ(legs.size(), 2U);
+    EXPECT_EQ(exchange.deliver(leg_done(legs[0].leg.id, 200, reply)).back().kind, Kind::decode_only) << path;
+  }
 }
 
 // C73

@@ -83,6 +83,8 @@ TEST_F(ConcurrentPush, DecodeRegistersWhereAnEarlierReplySaidPrefillIs) {
   EXPECT_EQ(nlohmann::json(told), nlohmann::json(expected));
   EXPECT_EQ(known.prefill.header("x-request-id"), known.decode.header("x-request-id"));
   EXPECT_EQ(known.decode.reply, HANDOFF_REPLY_HOLD);
+  EXPECT_EQ(Json::parse(known.prefill.body)["min_tokens"], 1) << "decode waits for what is handed over";
+  EXPECT_EQ(Json::parse(known.decode.body).count("min_tokens"), 0U);
   EXPECT_TRUE(known.exchange->deliver(leg_done(known.prefill.id, 200, reply_with(kPushed))).empty())
       << "what decode was told came from memory: it speaks first";
   EXPECT_TRUE(known.exchange->deliver(head(known.decode.id, 200)).empty());

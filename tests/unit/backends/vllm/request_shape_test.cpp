@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(Truncation, VllmRequestShapeRows,
                                            ShapeRow{kResponses, R"({"truncation":"disabled"})", ""},
                                            ShapeRow{kResponses, R"({"truncation":"auto"})", "truncation"}));
 
-// C87: prefill gets neither member, so it would accept what decode refuses.
+// C91: prefill gets neither member, so it would accept what decode refuses.
 INSTANTIATE_TEST_SUITE_P(
     Streams, VllmRequestShapeRows,
     ::testing::Values(ShapeRow{kChat, R"({"stream":true,"stream_options":{"include_usage":true}})", ""},
