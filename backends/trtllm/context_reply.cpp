@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/json_text/json_text.hpp"
+#include "backends/trtllm/token_ids.hpp"
 
 namespace handoff::trtllm {
 namespace {
@@ -17,23 +18,16 @@ bool is_absent(const handoff_member* member) {
   return member == nullptr || member->kind == HANDOFF_JSON_NULL;
 }
 
-/// An id has to arrive as it was sent: a float is one that somebody's parser has already rounded.
+/// An id has to arrive as it was sent: a float is one that somebody's parser has already rounded. Engines'
+/// own have 64 bits.
 bool has_id(const sdk::Object& params, std::string_view name) {
+  constexpr std::string_view kLargest = "18446744073709551615";
   const auto* member = params.find(name);
   if (!has_kind(member, HANDOFF_JSON_NUMBER)) return false;
-  Cursor cursor(params.raw(*member));
-  return cursor.take_plain_integer() && cursor.only_space_left();
-}
-
-/// `[1,2]`, or `[[1,2]]` where the path allows one prompt in a list of prompts.
-bool is_id_list(std::string_view value, Api api) {
-  Cursor cursor(value);
-  if (!cursor.take('[')) return false;
-  const bool nested = cursor.next_token() == '[';
-  if (nested && api != Api::completions) return false;
-  if (!nested) cursor = Cursor(value);
-  if (!cursor.take_plain_integers()) return false;
-  return (!nested || cursor.take(']')) && cursor.only_space_left();
+  const auto digits = params.raw(*member);
+  Cursor cursor(digits);
+  if (!cursor.take_plain_integer() || !cursor.at_end()) return false;
+  return digits.size() < kLargest.size() || (digits.size() == kLargest.size() && digits <= kLargest);
 }
 
 /// Of such a list.

@@ -5,6 +5,7 @@
 
 #include "backends/field_rules/field_rules.hpp"
 #include "backends/json_text/json_text.hpp"
+#include "backends/trtllm/token_ids.hpp"
 
 namespace handoff::trtllm {
 namespace {
@@ -23,6 +24,15 @@ constexpr std::array kRules{
     Rule{"echo", Harmless::null_or_false, "echo"},
 };
 
+/// A list of numbers that are no token ids. Context would compute it, or refuse, and its reply repeat it.
+bool has_odd_ids(std::string_view prompt) {
+  json_text::Cursor cursor(prompt);
+  if (!cursor.take('[')) return false;
+  if (cursor.next_token() == '[') cursor.step();
+  const bool is_text = cursor.next_token() == '"';
+  return !is_text && !is_id_list(prompt, Api::completions);
+}
+
 }  // namespace
 
 std::string_view decode_only_reason(const sdk::Host& host, const sdk::Object& body, Api api) {
@@ -33,8 +43,10 @@ std::string_view decode_only_reason(const sdk::Host& host, const sdk::Object& bo
   if (api != Api::completions) return {};
   PromptCount prompts = PromptCount::none;
   for (const auto& member : body.members()) {  // of a repeated name, any may be the one that counts
-    if (sdk::view(member.name) == "prompt")
-      prompts = std::max(prompts, json_text::count_prompts(body.raw(member)));
+    if (sdk::view(member.name) != "prompt") continue;
+    const auto prompt = body.raw(member);
+    prompts = std::max(prompts, json_text::count_prompts(prompt));
+    if (prompts != PromptCount::several && has_odd_ids(prompt)) return "prompt_ids";
   }
   return prompts == PromptCount::several ? "several_prompts" : std::string_view{};
 }

@@ -193,6 +193,13 @@ TEST_F(ContextFirst, RequestsThatAHandoffCantCarryRunDecodeOnly) {
   EXPECT_EQ(decode_only_reason(kCompletions, R"({"echo":true})"), "echo");
   EXPECT_EQ(decode_only_reason(kCompletions, R"({"prompt":["a","b"]})"), "several_prompts");
   EXPECT_EQ(decode_only_reason(kCompletions, R"({"prompt":[[1],[2]]})"), "several_prompts");
+  // Context's reply repeats them, and would be refused for them.
+  for (const std::string odd : {"[-1]", "[1, -2]", "[[-1]]", "[1.0]", "[true]", "[1,\"a\"]", "[01]"}) {
+    EXPECT_EQ(decode_only_reason(kCompletions, R"({"prompt":)" + odd + "}"), "prompt_ids") << odd;
+  }
+  for (const std::string even : {"[1]", "[ 1 , 2 ]", "[[1,2]]", "[\"a\"]", "\"-1\"", "[]"}) {
+    EXPECT_EQ(context(kCompletions, R"({"prompt":)" + even + "}").role, HANDOFF_ROLE_PREFILL) << even;
+  }
   EXPECT_EQ(decode_only_reason(kCompletions, R"({"return_context_logits":true})"), "context_logits");
   EXPECT_EQ(decode_only_reason(kChat, R"({"prompt_logprobs":1})"), "prompt_logprobs");
   EXPECT_EQ(decode_only_reason(kChat, R"({"disaggregated_params":{"request_type":"context_only"}})"),

@@ -113,11 +113,16 @@ TEST_F(Handoff, OnlyAnUnfinishedRequestGoesOn) {
 TEST_F(Handoff, DefectsNameTheField) {
   for (const std::string name : {"ctx_request_id", "disagg_request_id"}) {
     for (const std::string bad :
-         {"null", "\"5\"", "1.0", "9.007199254740993e15", "-1", "true", "[1]", "01"}) {
+         {"null", "\"5\"", "1.0", "9.007199254740993e15", "-1", "true", "[1]", "01", "18446744073709551616",
+          "1606938044258990275541962092341162602522202993782792835301376"}) {
       std::string reply = context_reply(params_with(name, bad));
       if (bad == "01") continue;  // not JSON: judged as a whole
       EXPECT_NE(defect(reply).find(name), std::string::npos) << name << "=" << bad;
     }
+  }
+  for (const std::string good : {"0", "18446744073709551615"}) {
+    const auto reply = context_reply(params_with("ctx_request_id", good));
+    EXPECT_EQ(after_reply(kChat, kAsk, reply).kind, Action::Kind::start) << good;
   }
   for (const std::string bad : {"null", "\"generation_only\"", "\"context_and_generation\"", "7"}) {
     EXPECT_NE(defect(context_reply(params_with("request_type", bad))).find("request_type"), std::string::npos)
