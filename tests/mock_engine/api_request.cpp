@@ -1,6 +1,7 @@
 #include "api_request.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <utility>
 
@@ -44,11 +45,32 @@ std::optional<std::int64_t> integer(const Json& object, const char* name, std::i
   return number;
 }
 
+// As pydantic reads them where a model is not strict.
+std::optional<bool> lax_boolean(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number()) {
+    const double number = value.get<double>();
+    return number == 0 || number == 1 ? std::optional(number == 1) : std::nullopt;
+  }
+  if (!value.is_string()) return std::nullopt;
+  std::string word = value.get<std::string>();
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const char* yes : {"1", "on", "t", "true", "y", "yes"}) {
+    if (word == yes) return true;
+  }
+  for (const char* no : {"0", "off", "f", "false", "n", "no"}) {
+    if (word == no) return false;
+  }
+  return std::nullopt;
+}
+
 bool boolean(const Json& object, const char* name) {
   const Json* value = member(object, name);
   if (!value) return false;
-  if (!value->is_boolean()) refuse_field(name, "Input should be a valid boolean");
-  return value->get<bool>();
+  const auto read = lax_boolean(*value);
+  if (!read) refuse_field(name, "Input should be a valid boolean");
+  return *read;
 }
 
 void check_number(const Json& object, const char* name, double least, double most) {

@@ -41,6 +41,24 @@ def test_bad_requests_get_the_openai_error_body(start, path, change, status):
     assert error["type"] == {400: "BadRequestError", 404: "NotFoundError"}[status]
 
 
+@pytest.mark.parametrize("value, streams", [(True, True), (1, True), (1.0, True), ("true", True), ("On", True), ("Y", True), (0, False),
+                                            ("off", False), (2, None), ("", None), ([], None)])
+def test_switches_are_read_as_pydantic_reads_them(start, value, streams):
+    reply = start().post(COMPLETIONS, {**ALL_APIS[COMPLETIONS], "stream": value})
+    assert reply.status == (400 if streams is None else 200)
+    if streams is not None:
+        assert reply.body.startswith(b"data:") == streams
+
+
+def test_min_tokens_put_off_ends_and_stop_strings(start):
+    engine = start()
+    stop = {"stop": ["a", "e", "i", "o", "u"]}
+    for more, words, tokens, reason in [({}, " [[eos-first]]", 1, "stop"), ({"min_tokens": 1}, " [[eos-first]]", 1, "length"),
+                                        (stop, "", 1, "stop"), ({**stop, "min_tokens": 1}, "", 1, "length")]:
+        reply = engine.post(COMPLETIONS, {**ALL_APIS[COMPLETIONS], "prompt": PROMPT + words, "max_tokens": tokens, **more}).json
+        assert reply["choices"][0]["finish_reason"] == reason, (more, words)
+
+
 def test_framework_errors(start):
     engine = start("--api-key", "secret")
     assert engine.call("GET", "/nowhere").json == {"detail": "Not Found"}

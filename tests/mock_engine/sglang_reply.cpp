@@ -31,8 +31,13 @@ Reply prompt_logprobs(const SglangAnswer& answer, const SglangTask& task) {
   Reply list = Reply::array();
   if (!answer.has_prompt_logprobs) return list;
   const Json& body = answer.request.whole.body;
-  const std::int64_t start = body.value("logprob_start_len", std::int64_t{-1});
-  if (start < 0) return list;
+  const auto wanted = body.find("logprob_start_len");
+  if (wanted == body.end()) return list;
+  // One for all, or one per item of a batch.
+  const bool each = wanted->is_array() && task.item.answer < wanted->size();
+  const Json& at = each ? (*wanted)[task.item.answer] : *wanted;
+  if (!at.is_number_integer() || at.get<std::int64_t>() < 0) return list;
+  const auto start = at.get<std::int64_t>();
   const Tokens& prompt = task.item.request.prompts.front();
   for (auto i = static_cast<std::size_t>(start); i < prompt.size(); ++i)
     list.push_back(logprob_entry(prompt[i], i > 0));

@@ -212,6 +212,14 @@ def test_an_engine_without_disaggregation_answers_alone(start):
     assert len(meta["input_token_logprobs"]) == meta["prompt_tokens"] and len(meta["output_token_logprobs"]) == 5
 
 
+def test_logprobs_of_a_batch_begin_where_each_item_says(start):
+    engine = start("--engine", "sglang")
+    batch = {"text": ["one two three four", "one two three four"], "sampling_params": {"max_new_tokens": 2}, "return_logprob": True}
+    lengths = [len(item["meta_info"]["input_token_logprobs"])
+               for item in engine.post(GENERATE, {**batch, "logprob_start_len": [0, -1]}).json]
+    assert lengths[0] > 0 and lengths[1] == 0
+
+
 def test_logprobs_of_the_prompt_are_prefills(pair):
     body = pair.body(GENERATE, return_logprob=True, logprob_start_len=0)
     prefill, decode = pair.both(GENERATE, body)
