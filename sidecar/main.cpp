@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "shared/backend_abi/decode_backend.h"
 #include "shared/config/environment.hpp"
 #include "shared/telemetry/log.hpp"
 #include "sidecar/sidecar.hpp"
@@ -36,6 +38,20 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, kTrimFrom);
 }
 
+/// What was chosen of the settings by which a backend is several: its connector, say, or its schedule.
+std::string backend_choices(const sidecar::StartUp& start) {
+  std::string out;
+  if (!start.plan.backend) return out;
+  const auto keys = start.plan.backend->config_keys();
+  for (std::size_t i = 0; i < keys.size() && i < start.backend_values.size(); ++i) {
+    const bool is_choice = keys[i].kind == HANDOFF_CONFIG_CHOICE && !keys[i].secret;
+    if (!is_choice || keys[i].accepts.find(',') == std::string_view::npos) continue;
+    if (!out.empty()) out += ' ';
+    out.append(keys[i].name).append("=").append(start.backend_values[i]);
+  }
+  return out;
+}
+
 void log_start(const sidecar::StartUp& start, const sidecar::Sidecar& running) {
   const auto& config = start.plan.config;
   // The first line, whatever the level: whoever started us with port 0 reads the ports from it.
@@ -47,6 +63,7 @@ void log_start(const sidecar::StartUp& start, const sidecar::Sidecar& running) {
       .field("admin_port", running.admin_port())
       .field("engine", start.plan.local_engine.authority)
       .field("backend", start.plan.backend ? start.plan.backend->describe() : "none")
+      .field("backend_settings", backend_choices(start))
       .field("model", config.model_name);
   telemetry::flush_logging();
   telemetry::init_logging(level);

@@ -47,6 +47,15 @@ def test_c30_known_protocol_is_accepted():
                                                 "DYN_VLLM_NIXL_PROTOCOL_VERSION": "vllm-v0.29.0-nixl-pull"})
 
 
+@pytest.mark.parametrize("settings, chosen", [
+    ({"DYN_SIDECAR_BACKEND": "vllm", "DYN_SIDECAR_VLLM_CONNECTOR": "mooncake"}, "DYN_SIDECAR_VLLM_CONNECTOR=mooncake"),
+    ({"DYN_SIDECAR_BACKEND": "trtllm", "DYN_SIDECAR_TRTLLM_SCHEDULE": "generation-first"}, "DYN_SIDECAR_TRTLLM_SCHEDULE=generation-first"),
+    ({"DYN_SIDECAR_BACKEND": "none"}, "")])
+def test_the_first_line_says_what_was_chosen_of_the_backend(own, settings, chosen):
+    said = own.sidecar(1, settings).wait_log("listening").fields["backend_settings"]
+    assert chosen in said.split(" ") and "KEY" not in said
+
+
 ALIASES = [({"DYN_SIDECAR_PD_ADAPTER": "vllm_nixl"}, "vllm"), ({"DYN_SIDECAR_PD_ADAPTER": "none"}, "none"),
            ({"DYN_SIDECAR_PD_BACKEND": "unavailable"}, "none"), ({"DYN_ADAPTER_MODE": "none"}, "none"),
            ({"DYN_ADAPTER_MODE": "NONE"}, "none"), ({"DYN_ADAPTER_MODE": ""}, "none"),
