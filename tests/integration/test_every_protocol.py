@@ -268,8 +268,6 @@ def test_interim_responses_of_prefill_are_skipped(rig):
                          ids=repr)
 def test_reply_that_is_no_json_object_is_502(rig, reply, stream):
     rig.fail_prefill(action="status", status=200, body=reply)
-    if not rig.protocol.reads_prefill_reply:
-        rig.prefill.times_up(leases=False)  # decode asks for what prefill has not computed, and is not let wait
     answer = rig.post({**COMPLETION, "stream": stream})
     if rig.protocol.reads_prefill_reply:
         answer.refused(502, "invalid_prefill_handoff")

@@ -72,7 +72,7 @@ _ALL = [
     _connector("nixl-push", prefill_may_be_sent_again=True),
     _connector("mooncake", concurrent=True, engines_wait_in_vain=True,
                engine_ports={"DYN_SIDECAR_VLLM_MOONCAKE_BOOTSTRAP_PORT": "bootstrap_port"}),
-    _connector("offloading", prefill_may_be_sent_again=True, reads_prefill_reply=False, hands_over_the_rest=False,
+    _connector("offloading", prefill_may_be_sent_again=True, hands_over_the_rest=False,
                engines_wait_in_vain=True, failed_decode_leaves_lease=True, leases_hold_no_blocks=True,
                engine_ports={"DYN_SIDECAR_VLLM_P2P_PORT": "side_channel_port"}),
     _connector("shared-storage", "--shared-storage-path", "{store}", prefill_may_be_sent_again=True,
