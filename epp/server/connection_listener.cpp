@@ -25,7 +25,8 @@ using SystemError = boost::system::error_code;
 constexpr std::chrono::milliseconds kPauseWhenFull{100};
 constexpr std::chrono::seconds kWarningInterval{10};
 
-std::vector<Tcp::endpoint> endpoints_of(asio::io_context& loop, std::string bind, std::uint16_t port, SystemError& ec) {
+std::vector<Tcp::endpoint> endpoints_of(asio::io_context& loop, std::string bind, std::uint16_t port,
+                                        SystemError& ec) {
   if (bind.size() > 1 && bind.front() == '[' && bind.back() == ']') bind = bind.substr(1, bind.size() - 2);
   Tcp::resolver resolver(loop);
   std::vector<Tcp::endpoint> out;
@@ -52,7 +53,8 @@ class ConnectionListener::Impl {
       if (!ec && both_families) break;  // the sixth version's socket takes the fourth's connections
     }
     if (ec || places_.empty()) {
-      const std::string shown = bind.find(':') != std::string::npos && bind.front() != '[' ? "[" + bind + "]" : bind;
+      const std::string shown =
+          bind.find(':') != std::string::npos && bind.front() != '[' ? "[" + bind + "]" : bind;
       throw std::runtime_error("cannot listen on " + shown + ":" + std::to_string(port) + " (" + setting +
                                "): " + (ec ? ec.message() : "no such address"));
     }
@@ -102,8 +104,8 @@ class ConnectionListener::Impl {
   void accept(Place& place) {
     place.acceptor.async_accept([this, &place](SystemError ec, Tcp::socket socket) {
       if (ec == asio::error::operation_aborted) return;
-      if (ec == asio::error::no_descriptors || ec == asio::error::no_memory || ec == asio::error::no_buffer_space ||
-          ec == boost::system::errc::too_many_files_open_in_system) {
+      if (ec == asio::error::no_descriptors || ec == asio::error::no_memory ||
+          ec == asio::error::no_buffer_space || ec == boost::system::errc::too_many_files_open_in_system) {
         wait(place, ec);
         return;
       }
@@ -144,7 +146,8 @@ class ConnectionListener::Impl {
   std::thread thread_;
 };
 
-ConnectionListener::ConnectionListener(const std::string& bind, std::uint16_t port, const std::string& setting)
+ConnectionListener::ConnectionListener(const std::string& bind, std::uint16_t port,
+                                       const std::string& setting)
     : impl_(std::make_unique<Impl>(bind, port, setting)) {}
 ConnectionListener::~ConnectionListener() = default;
 std::uint16_t ConnectionListener::port() const {

@@ -7,8 +7,8 @@
 
 namespace handoff::epp {
 
-// Takes the connections of one port on a thread of its own. gRPC's own listener takes none any more, ever, once the
-// process has been out of descriptors for a moment; this one waits until there are some.
+// Takes the connections of one port on a thread of its own. gRPC's own listener takes none any more, ever,
+// once the process has been out of descriptors for a moment; this one waits until there are some.
 class ConnectionListener {
  public:
   // Listens when it returns. `bind`: an address or name; the wildcard of either family means both. `setting`
