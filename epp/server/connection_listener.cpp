@@ -48,7 +48,8 @@ class ConnectionListener::Impl {
     const auto wanted = endpoints_of(loop_, bind, port, ec);
     const bool both_families = wanted.size() == 2 && wanted[0].address().is_unspecified();
     for (const auto& endpoint : wanted) {
-      if (ec && !both_families) break;
+      // Without the sixth version the fourth alone will do; a port that is taken in either is taken.
+      if (ec && (!both_families || ec == asio::error::address_in_use)) break;
       listen(endpoint, ec);
       if (!ec && both_families) break;  // the sixth version's socket takes the fourth's connections
     }
@@ -104,8 +105,9 @@ class ConnectionListener::Impl {
   void accept(Place& place) {
     place.acceptor.async_accept([this, &place](SystemError ec, Tcp::socket socket) {
       if (ec == asio::error::operation_aborted) return;
-      if (ec == asio::error::no_descriptors || ec == asio::error::no_memory ||
-          ec == asio::error::no_buffer_space || ec == boost::system::errc::too_many_files_open_in_system) {
+      if (ec &&
+          ec !=
+              asio::error::connection_aborted) {  // no descriptors, or memory; another try at once fails too
         wait(place, ec);
         return;
       }

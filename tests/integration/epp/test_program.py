@@ -657,5 +657,12 @@ def test_connections_wait_while_there_are_no_descriptors(own, port):
 def test_port_in_use_stops_the_start():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(AssertionError, match="it ended with"):
+        with pytest.raises(AssertionError, match="it ended with.*Address already in use"):
             Epp({"DYN_EPP_GRPC_PORT": str(port)})
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_port_in_use_in_one_family_stops_the_start():
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        with pytest.raises(AssertionError, match="it ended with.*Address already in use"):
+            Epp({"DYN_EPP_BIND": "0.0.0.0", "DYN_EPP_GRPC_PORT": str(taken.getsockname()[1])})
