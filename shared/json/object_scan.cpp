@@ -18,6 +18,57 @@ bool starts_a_value(char c) {
   return kFirstBytes.find(c) != std::string_view::npos;
 }
 
+/// From a key's opening quote to the first byte of its value; `at` is kNoEnd if there is none. False: the
+/// name is long, or has escapes.
+inline bool scan_key(std::string_view text, std::size_t& at, Member& member) {
+  const std::size_t begin = at;
+  at = kNoEnd;
+  if (begin >= text.size() || text[begin] != '"') return true;
+  std::size_t quote = find_short_string_end(text, begin + 1);
+  const bool is_short = quote != kNoEnd;
+  if (!is_short) quote = find_closing_quote(text, begin + 1);
+  if (quote == kNoEnd) return true;
+  member.key_begin = begin;
+  member.key_end = quote + 1;
+  member.name = {text.data() + begin + 1, quote - begin - 1};
+  const std::size_t colon = skip_space(text, quote + 1);
+  if (colon < text.size() && text[colon] == ':') at = skip_space(text, colon + 1);
+  return is_short;
+}
+
+/// From a value's first byte to the first byte after it that is not white space; `at` is kNoEnd if there is
+/// none.
+inline void scan_value(std::string_view text, std::size_t& at, BracketStack& brackets, Member& member) {
+  const std::size_t begin = at;
+  at = kNoEnd;
+  if (begin >= text.size()) return;
+  std::size_t end = 0;
+  switch (text[begin]) {
+    case '"':
+      end = find_short_string_end(text, begin + 1);
+      if (end == kNoEnd) end = find_closing_quote(text, begin + 1);
+      if (end != kNoEnd) ++end;
+      member.kind = ValueKind::string;
+      break;
+    case '{':
+      end = skip_nested(text, begin, brackets);
+      member.kind = ValueKind::object;
+      break;
+    case '[':
+      end = skip_nested(text, begin, brackets);
+      member.kind = ValueKind::array;
+      break;
+    default:
+      end = skip_scalar(text, begin);
+      if (end == begin) return;
+      member.kind = kind_of({text.data() + begin, end - begin});
+  }
+  if (end == kNoEnd) return;
+  member.value_begin = begin;
+  member.value_end = end;
+  at = skip_space(text, end);
+}
+
 }  // namespace
 
 ScanStatus ObjectScan::scan(std::string_view text, std::size_t max_members) {
@@ -57,69 +108,40 @@ void ObjectScan::reset(std::string_view text) {
   close_brace_ = 0;
 }
 
+// One loop over local values: small replies are scanned for every request, and their cost is the cost per
+// member.
 ScanStatus ObjectScan::scan_members(std::size_t max_members) {
   members_.reserve(kUsualMembers);
-  std::size_t at = skip_space(text_, open_brace_ + 1);
-  if (at < text_.size() && text_[at] == '}') {
-    close_brace_ = at;
-  }
-  while (close_brace_ == 0) {
+  const std::string_view text = text_;
+  std::size_t at = skip_space(text, open_brace_ + 1);
+  bool is_open = at == text.size() || text[at] != '}';
+  while (is_open) {
     Member member;
-    if (!scan_key(at, member) || !scan_value(at, member)) return ScanStatus::malformed;
+    const bool plain_name = scan_key(text, at, member);
+    if (at == kNoEnd) return ScanStatus::malformed;
+    if (!plain_name && !resolve_name(member)) return ScanStatus::malformed;
+    scan_value(text, at, brackets_, member);
+    if (at >= text.size()) return ScanStatus::malformed;  // kNoEnd included
     if (members_.size() == max_members) return ScanStatus::too_many_members;
     members_.push_back(member);
-    if (at == text_.size()) return ScanStatus::malformed;
-    if (text_[at] == '}') {
-      close_brace_ = at;
-    } else if (text_[at] == ',') {
-      at = skip_space(text_, at + 1);
+    if (text[at] == ',') {
+      at = skip_space(text, at + 1);
+    } else if (text[at] == '}') {
+      is_open = false;
     } else {
       return ScanStatus::malformed;
     }
   }
-  return skip_space(text_, close_brace_ + 1) == text_.size() ? ScanStatus::object : ScanStatus::malformed;
+  close_brace_ = at;
+  return skip_space(text, at + 1) == text.size() ? ScanStatus::object : ScanStatus::malformed;
 }
 
-/// From a key's opening quote to the first byte of its value.
-bool ObjectScan::scan_key(std::size_t& at, Member& member) {
-  if (at == text_.size() || text_[at] != '"') return false;
-  member.key_begin = at;
-  std::size_t quote = find_short_string_end(text_, at + 1);
-  const bool is_short = quote != kNoEnd;
-  if (!is_short) quote = find_closing_quote(text_, at + 1);
-  if (quote == kNoEnd) return false;
-  member.key_end = quote + 1;
-  member.name = text_.substr(at + 1, quote - at - 1);
-  if (!is_short && member.name.find('\\') != std::string_view::npos) {
-    const std::size_t begin = arena_.size();
-    if (!append_unescaped(arena_, member.name)) return false;
-    escaped_names_.push_back({members_.size(), begin, arena_.size() - begin});
-  }
-  at = skip_space(text_, quote + 1);
-  if (at == text_.size() || text_[at] != ':') return false;
-  at = skip_space(text_, at + 1);
-  return true;
-}
-
-/// From a value's first byte to the first byte after it that is not white space.
-bool ObjectScan::scan_value(std::size_t& at, Member& member) {
-  if (at == text_.size()) return false;
-  member.value_begin = at;
-  const char first = text_[at];
-  std::size_t end = 0;
-  if (first == '"') {
-    std::size_t quote = find_short_string_end(text_, at + 1);
-    if (quote == kNoEnd) quote = find_closing_quote(text_, at + 1);
-    end = quote == kNoEnd ? kNoEnd : quote + 1;
-  } else if (first == '{' || first == '[') {
-    end = skip_nested(text_, at, brackets_);
-  } else {
-    end = skip_scalar(text_, at);
-  }
-  if (end == kNoEnd || end == at) return false;
-  member.value_end = end;
-  member.kind = kind_of(value(member));
-  at = skip_space(text_, end);
+/// Resolves the escapes of a name, if it has any.
+bool ObjectScan::resolve_name(const Member& member) {
+  if (member.name.find('\\') == std::string_view::npos) return true;
+  const std::size_t begin = arena_.size();
+  if (!append_unescaped(arena_, member.name)) return false;
+  escaped_names_.push_back({members_.size(), begin, arena_.size() - begin});
   return true;
 }
 

@@ -75,8 +75,7 @@ class ObjectScan {
 
   void reset(std::string_view text);
   ScanStatus scan_members(std::size_t max_members);
-  bool scan_key(std::size_t& at, Member& member);
-  bool scan_value(std::size_t& at, Member& member);
+  bool resolve_name(const Member& member);
   void resolve_escaped_names();
 
   std::string_view text_;

@@ -9,7 +9,6 @@
 namespace handoff::json {
 namespace {
 
-constexpr std::size_t kWordBits = 64;
 constexpr std::size_t kKeptWords = 1024;
 /// A string that has gone this many blocks without a quote is long: memchr then wins over our own loop.
 constexpr int kShortStringBlocks = 4;
@@ -26,8 +25,24 @@ std::uint32_t mask_at(std::string_view text, std::size_t at) {
   return mask(padded.data());
 }
 
-std::size_t lowest_bit(std::uint32_t mask) {
+std::size_t lowest_bit(std::uint64_t mask) {
   return static_cast<std::size_t>(std::countr_zero(mask));
+}
+
+block::Marks marks_at(std::string_view text, std::size_t at) {
+  const std::size_t left = text.size() - at;
+  if (left >= block::kWideSize) return block::marks(text.data() + at);
+  std::array<char, block::kWideSize> padded{};
+  std::memcpy(padded.data(), text.data() + at, left);
+  return block::marks(padded.data());
+}
+
+/// Bit i: whether the number of set bits up to and including bit i is odd. Of quotes: opening ones, and what
+/// lies between them and the closing ones.
+std::uint64_t parity_so_far(std::uint64_t bits) {
+#pragma GCC unroll 6
+  for (unsigned shift = 1; shift < 64; shift *= 2) bits ^= bits << shift;
+  return bits;
 }
 
 /// Counts the backslashes before `at`. Runs before different quotes don't overlap, so a whole string is
@@ -47,29 +62,10 @@ constexpr auto kEndsScalar = [] {
 
 }  // namespace
 
-void BracketStack::push(bool is_object) {
-  const std::size_t word = depth_ / kWordBits;
-  if (word == words_.size()) words_.push_back(0);
-  const std::uint64_t bit = std::uint64_t{1} << (depth_ % kWordBits);
-  if (is_object) {
-    words_[word] |= bit;
-  } else {
-    words_[word] &= ~bit;
-  }
-  ++depth_;
-}
-
-bool BracketStack::pop(bool is_object) {
-  if (depth_ == 0) return false;
-  --depth_;
-  return ((words_[depth_ / kWordBits] >> (depth_ % kWordBits)) & 1U) == static_cast<std::uint64_t>(is_object);
-}
-
 void BracketStack::shrink() {
-  if (words_.size() <= kKeptWords) return;
-  words_.clear();
-  words_.shrink_to_fit();
-  depth_ = 0;
+  if (full_.capacity() <= kKeptWords) return;
+  clear();
+  full_.shrink_to_fit();
 }
 
 std::size_t find_closing_quote(std::string_view text, std::size_t begin) {
@@ -92,35 +88,64 @@ std::size_t find_closing_quote(std::string_view text, std::size_t begin) {
   return kNoEnd;
 }
 
+namespace {
+
+/// Offset of the quote that closes the string behind the opening quote at `quote`.
+std::size_t string_end(std::string_view text, std::size_t quote) {
+  const std::size_t end = find_short_string_end(text, quote + 1);
+  return end == kNoEnd ? find_closing_quote(text, quote + 1) : end;
+}
+
+/// Takes a bracket. True: it was the last one that was open, or is of the wrong kind.
+bool ends_nested(char bracket, BracketStack& stack, bool& matches) {
+  if (bracket == '[' || bracket == '{') {
+    stack.push(bracket == '{');
+    return false;
+  }
+  matches = stack.pop(bracket == '}');
+  return !matches || stack.empty();
+}
+
+}  // namespace
+
 std::size_t skip_nested(std::string_view text, std::size_t open, BracketStack& stack) {
   stack.clear();
-  std::size_t at = open;
+  std::size_t at = open;  // never inside a string
+  bool matches = true;
   while (at < text.size()) {
-    std::uint32_t mask = mask_at<block::quotes_and_brackets>(text, at);
-    std::size_t next = at + block::kSize;
-    if (mask == 0) {
-      constexpr std::size_t kFour = 4 * block::kSize;
-      while (next + kFour <= text.size() && block::four_are_plain(text.data() + next)) next += kFour;
-    }
-    while (mask != 0) {
-      const std::size_t here = at + lowest_bit(mask);
-      const char c = text[here];
-      mask &= mask - 1;
-      if (c == '"') {
-        std::size_t quote = find_short_string_end(text, here + 1);
-        if (quote == kNoEnd) quote = find_closing_quote(text, here + 1);
-        if (quote == kNoEnd) return kNoEnd;
-        const std::size_t ahead = quote + 1 - at;
-        if (ahead >= block::kSize) {
-          next = quote + 1;
+    const block::Marks found = marks_at(text, at);
+    std::size_t next = at + block::kWideSize;
+    if ((found.quotes | found.brackets) == 0) {
+      while (next + block::kWideSize <= text.size() && block::are_plain(text.data() + next))
+        next += block::kWideSize;
+    } else if (found.backslashes == 0) {  // every quote opens or closes a string
+      const std::uint64_t inside = parity_so_far(found.quotes);
+      for (std::uint64_t left = found.brackets & ~inside; left != 0; left &= left - 1) {
+        const std::size_t here = at + lowest_bit(left);
+        if (ends_nested(text[here], stack, matches)) return matches ? here + 1 : kNoEnd;
+      }
+      if (inside >> 63U != 0) {
+        const std::size_t end =
+            string_end(text, at + 63 - static_cast<std::size_t>(std::countl_zero(found.quotes)));
+        if (end == kNoEnd) return kNoEnd;
+        next = end + 1;
+      }
+    } else {
+      for (std::uint64_t left = found.quotes | found.brackets; left != 0;) {
+        const std::size_t here = at + lowest_bit(left);
+        left &= left - 1;
+        if (text[here] != '"') {
+          if (ends_nested(text[here], stack, matches)) return matches ? here + 1 : kNoEnd;
+          continue;
+        }
+        const std::size_t end = string_end(text, here);
+        if (end == kNoEnd) return kNoEnd;
+        const std::size_t ahead = end + 1 - at;
+        if (ahead >= block::kWideSize) {
+          next = end + 1;
           break;
         }
-        mask &= ~std::uint32_t{0} << ahead;
-      } else if (c == '[' || c == '{') {
-        stack.push(c == '{');
-      } else {
-        if (!stack.pop(c == '}')) return kNoEnd;
-        if (stack.empty()) return here + 1;
+        left &= ~std::uint64_t{0} << ahead;
       }
     }
     at = next;

@@ -19,15 +19,34 @@ inline constexpr std::size_t kNoEnd = std::string_view::npos;
 class BracketStack {
  public:
   bool empty() const { return depth_ == 0; }
-  void clear() { depth_ = 0; }
-  void push(bool is_object);
+  void clear() {
+    depth_ = 0;
+    full_.clear();
+  }
+  void push(bool is_object) {
+    if (depth_ % kWordBits == 0 && depth_ != 0) full_.push_back(top_);
+    top_ = top_ << 1U | static_cast<std::uint64_t>(is_object);
+    ++depth_;
+  }
   /// Closes the innermost bracket; false when none is open or it is of the other kind.
-  bool pop(bool is_object);
+  bool pop(bool is_object) {
+    if (depth_ == 0) return false;
+    const bool was_object = (top_ & 1U) != 0;
+    top_ >>= 1U;
+    if (--depth_ % kWordBits == 0 && depth_ != 0) {
+      top_ = full_.back();
+      full_.pop_back();
+    }
+    return was_object == is_object;
+  }
   /// Gives back memory that an unusually deep text has taken.
   void shrink();
 
  private:
-  std::vector<std::uint64_t> words_;
+  static constexpr std::size_t kWordBits = 64;
+
+  std::uint64_t top_ = 0;            ///< the innermost at bit 0
+  std::vector<std::uint64_t> full_;  ///< those around them
   std::size_t depth_ = 0;
 };
 
