@@ -91,129 +91,123 @@ class Object {
 class BodyEdit {
  public:
   /// `base` is the offset of the object's text within the request body: zero for the body itself.
-  explicit BodyEdit(const Object& object, std::size_t base = 0)
-      : object_(object), base_(base), changes_(object.members().size()) {
-    appended_.reserve(4);
-    values_.reserve(8);
+  explicit BodyEdit(const Object& object, std::size_t base = 0) : object_(object), base_(base) {
+    changes_.reserve(8);
   }
 
   /// Takes every member of that name out.
   void remove(std::string_view name) {
-    for_each(name, [](Change& change) { change.kind = Change::kRemove; });
-    std::erase_if(appended_, [&](const auto& added) { return added.name == name; });
+    if (auto* change = find(name); change != nullptr || has(name)) of(name, change).kind = Change::kRemove;
   }
 
   /// Gives every member of that name this value (JSON text), so that it does not matter which of two an
   /// engine takes; appends a member if there is none.
   void set(std::string_view name, std::string_view json) {
-    const handoff_piece piece{json.data(), 0, json.size()};
-    set_pieces(name, {&piece, 1});
+    auto& change = of(name, find(name));
+    change.kind = Change::kSet;
+    change.value = {json.data(), 0, json.size()};
   }
 
   /// Same, with a value put together from pieces.
-  void set(std::string_view name, std::span<const handoff_piece> json) { set_pieces(name, json); }
+  void set(std::string_view name, std::span<const handoff_piece> json) {
+    auto& change = of(name, find(name));
+    change.kind = Change::kSetPieces;
+    change.begin = pieces_.size();
+    change.count = json.size();
+    pieces_.insert(pieces_.end(), json.begin(), json.end());
+  }
   void set(std::string_view name, std::initializer_list<handoff_piece> json) {
-    set_pieces(name, {json.begin(), json.size()});
+    set(name, std::span(json.begin(), json.size()));
   }
 
   /// Same, with the edited form of the object that now is the member's value.
-  void set(std::string_view name, const BodyEdit& nested) { set_pieces(name, nested.pieces()); }
+  void set(std::string_view name, const BodyEdit& nested) {
+    set(name, std::span<const handoff_piece>(nested.pieces()));
+  }
 
   bool has(std::string_view name) const { return object_.find(name) != nullptr; }
 
   /// The edited document: pieces of the request body and new bytes.
   std::vector<handoff_piece> pieces() const {
-    std::vector<handoff_piece> out;
-    out.reserve(changes_.size() / 4 + 8 + appended_.size() * 4);
     const auto members = object_.members();
+    std::vector<handoff_piece> out;
+    out.reserve(changes_.size() * 4 + pieces_.size() + 4);
     std::size_t cursor = 0;
     bool kept_any = false;
     for (std::size_t i = 0; i < members.size(); ++i) {
       const auto& member = members[i];
-      switch (changes_[i].kind) {
-        case Change::kKeep:
-          kept_any = true;
-          break;
-        case Change::kReplace:
-          original(out, cursor, member.value_begin);
-          append(out, changes_[i].value);
-          cursor = member.value_end;
-          kept_any = true;
-          break;
-        case Change::kRemove:
-          if (kept_any) {  // the comma before it goes too
-            original(out, cursor, members[i - 1].value_end);
-            cursor = member.value_end;
-          } else {  // nothing stands before it: the comma after it goes
-            original(out, cursor, member.key_begin);
-            cursor = i + 1 < members.size() ? members[i + 1].key_begin : member.value_end;
-          }
-          break;
+      const Change* change = change_of(member);
+      if (change == nullptr) {
+        kept_any = true;
+      } else if (change->kind != Change::kRemove) {
+        original(out, cursor, member.value_begin);
+        append(out, *change);
+        cursor = member.value_end;
+        kept_any = true;
+      } else if (kept_any) {  // the comma before it goes too
+        original(out, cursor, members[i - 1].value_end);
+        cursor = member.value_end;
+      } else {  // nothing stands before it: the comma after it goes
+        original(out, cursor, member.key_begin);
+        cursor = i + 1 < members.size() ? members[i + 1].key_begin : member.value_end;
       }
     }
-    if (!appended_.empty()) {
+    for (const auto& change : changes_) {
+      if (change.is_there || change.kind == Change::kRemove) continue;
       const auto at = members.empty() ? object_.abi().open_brace + 1 : members.back().value_end;
       if (cursor < at) {
         original(out, cursor, at);
         cursor = at;
       }
-      for (const auto& added : appended_) {
-        fresh(out, kept_any ? ",\"" : "\"");
-        fresh(out, added.name);
-        fresh(out, "\":");
-        append(out, added.value);
-        kept_any = true;
-      }
+      fresh(out, kept_any ? ",\"" : "\"");
+      fresh(out, change.name);
+      fresh(out, "\":");
+      append(out, change);
+      kept_any = true;
     }
     original(out, cursor, object_.text().size());
     return out;
   }
 
  private:
-  /// Where in `values_` the pieces of a new value lie. One list for all of them: an edit is made for each
-  /// leg.
-  struct Value {
-    std::size_t begin = 0;
-    std::size_t count = 0;
-  };
+  /// What becomes of the members of one name. Of a name that is not there, what is appended.
   struct Change {
-    enum Kind { kKeep, kRemove, kReplace } kind = kKeep;
-    Value value;
-  };
-  struct Added {
+    enum Kind { kRemove, kSet, kSetPieces };
     std::string_view name;
-    Value value;
+    Kind kind = kRemove;
+    handoff_piece value{};  ///< kSet
+    std::size_t begin = 0;  ///< kSetPieces: where in `pieces_`
+    std::size_t count = 0;
+    bool is_there = false;
   };
 
-  template <class Action>
-  bool for_each(std::string_view name, Action action) {
-    bool found = false;
-    const auto members = object_.members();
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      if (view(members[i].name) != name) continue;
-      action(changes_[i]);
-      found = true;
+  Change* find(std::string_view name) {
+    for (auto& change : changes_) {
+      if (change.name == name) return &change;
     }
-    return found;
+    return nullptr;
+  }
+  Change& of(std::string_view name, Change* known) {
+    if (known != nullptr) return *known;
+    auto& added = changes_.emplace_back();
+    added.name = name;
+    added.is_there = has(name);
+    return added;
+  }
+  const Change* change_of(const handoff_member& member) const {
+    for (const auto& change : changes_) {
+      if (change.is_there && change.name == view(member.name)) return &change;
+    }
+    return nullptr;
   }
 
-  void set_pieces(std::string_view name, std::span<const handoff_piece> pieces) {
-    const Value value{values_.size(), pieces.size()};
-    values_.insert(values_.end(), pieces.begin(), pieces.end());
-    const bool found = for_each(name, [&](Change& change) { change = {Change::kReplace, value}; });
-    if (found) return;
-    for (auto& added : appended_) {
-      if (added.name == name) {
-        added.value = value;
-        return;
-      }
+  void append(std::vector<handoff_piece>& out, const Change& change) const {
+    if (change.kind == Change::kSetPieces) {
+      const auto begin = pieces_.begin() + static_cast<std::ptrdiff_t>(change.begin);
+      out.insert(out.end(), begin, begin + static_cast<std::ptrdiff_t>(change.count));
+    } else if (change.value.size != 0) {
+      out.push_back(change.value);
     }
-    appended_.push_back({name, value});
-  }
-
-  void append(std::vector<handoff_piece>& out, const Value& value) const {
-    const auto begin = values_.begin() + static_cast<std::ptrdiff_t>(value.begin);
-    out.insert(out.end(), begin, begin + static_cast<std::ptrdiff_t>(value.count));
   }
   void original(std::vector<handoff_piece>& out, std::size_t from, std::size_t to) const {
     if (from < to) out.push_back({nullptr, base_ + from, to - from});
@@ -225,8 +219,7 @@ class BodyEdit {
   Object object_;
   std::size_t base_;
   std::vector<Change> changes_;
-  std::vector<Added> appended_;
-  std::vector<handoff_piece> values_;
+  std::vector<handoff_piece> pieces_;
 };
 
 /// The sidecar's services. Lives as long as the backend.
