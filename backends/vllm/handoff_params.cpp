@@ -9,10 +9,10 @@ namespace {
 using Kind = HandoffParams::Kind;
 
 HandoffParams missing(std::string_view reason, std::string_view cause) {
-  return {.kind = Kind::missing, .params = {}, .tokens = {}, .reason = reason, .cause = cause};
+  return {.kind = Kind::missing, .params = {}, .reason = reason, .cause = cause};
 }
 HandoffParams invalid(std::string_view reason) {
-  return {.kind = Kind::invalid, .params = {}, .tokens = {}, .reason = reason, .cause = {}};
+  return {.kind = Kind::invalid, .params = {}, .reason = reason, .cause = {}};
 }
 
 bool has_kind(const handoff_member* member, std::uint32_t kind) {
@@ -43,20 +43,6 @@ bool is_token_list(std::string_view value) {
   json_text::Cursor cursor(value);
   return cursor.take_plain_integers() && cursor.only_space_left() &&
          value.find_first_of("0123456789") != value.npos;
-}
-
-/// The prompt's tokens: a chat's stand in the reply, a completion's in its choice.
-std::string_view read_tokens(const sdk::Host& host, const sdk::Object& answer) {
-  const auto in = [](const sdk::Object& object) {
-    const auto* tokens = object.find("prompt_token_ids");
-    const bool has_tokens = tokens != nullptr && is_token_list(object.raw(*tokens));
-    return has_tokens ? object.raw(*tokens) : std::string_view{};
-  };
-  if (const auto tokens = in(answer); !tokens.empty()) return tokens;
-  const auto* choices = answer.find("choices");
-  if (!has_kind(choices, HANDOFF_JSON_ARRAY)) return {};
-  const auto list = answer.raw(*choices);
-  return in(host.json(list.substr(1, list.size() - 2)));
 }
 
 /// Empty when decode can use the handoff, else what is wrong with it.
@@ -122,8 +108,22 @@ HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply, 
         "Check that prefill and decode run the pinned vLLM release.");
   }
   if (const auto defect = find_defect(params, block_ids); !defect.empty()) return invalid(defect);
-  return {
-      .kind = Kind::valid, .params = text, .tokens = read_tokens(host, answer), .reason = {}, .cause = {}};
+  return {.kind = Kind::valid, .params = text, .reason = {}, .cause = {}};
+}
+
+/// A chat's stand in the reply, a completion's in its choice.
+std::string_view read_prompt_tokens(const sdk::Host& host, std::string_view reply) {
+  const auto in = [](const sdk::Object& object) {
+    const auto* tokens = object.find("prompt_token_ids");
+    const bool has_tokens = tokens != nullptr && is_token_list(object.raw(*tokens));
+    return has_tokens ? object.raw(*tokens) : std::string_view{};
+  };
+  const sdk::Object answer = host.json(reply);
+  if (const auto tokens = in(answer); !tokens.empty()) return tokens;
+  const auto* choices = answer.find("choices");
+  if (!has_kind(choices, HANDOFF_JSON_ARRAY)) return {};
+  const auto list = answer.raw(*choices);
+  return in(host.json(list.substr(1, list.size() - 2)));
 }
 
 }  // namespace handoff::vllm

@@ -17,7 +17,6 @@ struct HandoffParams {
   };
   Kind kind = Kind::missing;
   std::string_view params;  ///< valid: the value of `kv_transfer_params`, byte for byte
-  std::string_view tokens;  ///< valid: the prompt's token ids as a JSON list; empty if the reply has none
   std::string_view reason;  ///< missing: a counter's name; invalid: a phrase that names the field
   std::string_view cause;   ///< missing: the likely cause, a sentence for the operator
 };
@@ -27,5 +26,8 @@ struct HandoffParams {
 /// `connector` is one of the two of NIXL: pushing, prefill needs no block ids from us, since decode tells it
 /// where to write.
 HandoffParams read_prefill_reply(const sdk::Host& host, std::string_view reply, Connector connector);
+
+/// The prompt's token ids in a prefill reply, as a JSON list; empty if there are none.
+std::string_view read_prompt_tokens(const sdk::Host& host, std::string_view reply);
 
 }  // namespace handoff::vllm

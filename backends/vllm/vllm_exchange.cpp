@@ -172,7 +172,7 @@ void VllmExchange::on_prefill_done(const handoff_event& event, sdk::Turn& turn) 
     case HandoffParams::Kind::valid:
       params_ = handoff.params;
       learn_address(event.now_ms);
-      start_decode(wants_tokens() ? handoff.tokens : std::string_view{}, turn);
+      start_decode(wants_tokens() ? read_prompt_tokens(host_, sdk::view(event.body)) : "", turn);
   }
 }
 
