@@ -41,18 +41,19 @@ handoff_object to_abi(const json::ObjectScan& scan, json::ScanStatus status, std
       out.text_kind = text.empty() ? HANDOFF_TEXT_NOT_OBJECT : HANDOFF_TEXT_MALFORMED;
       return out;
   }
-  members.clear();
-  members.reserve(scan.members().size());
-  for (const auto& member : scan.members()) {
-    members.push_back({{member.name.data(), member.name.size()},
-                       member.key_begin,
-                       member.value_begin,
-                       member.value_end,
-                       static_cast<std::uint32_t>(member.kind),
-                       0});
+  const auto found = scan.members();
+  if (members.size() < found.size()) members.resize(found.size());
+  auto* row = members.data();
+  for (const auto& member : found) {
+    *row++ = {{member.name.data(), member.name.size()},
+              member.key_begin,
+              member.value_begin,
+              member.value_end,
+              static_cast<std::uint32_t>(member.kind),
+              0};
   }
   out.members = members.data();
-  out.member_count = members.size();
+  out.member_count = found.size();
   out.open_brace = scan.open_brace();
   out.close_brace = scan.close_brace();
   return out;

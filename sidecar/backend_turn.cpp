@@ -70,41 +70,42 @@ handoff_status DisaggregatedExchange::check_leg(const handoff_leg& leg) const {
   return HANDOFF_OK;
 }
 
-std::optional<std::vector<std::string_view>> DisaggregatedExchange::body_of(
-    const handoff_leg& leg, std::unique_ptr<char[]>& fresh) const {
+// False: a piece lies outside the request's body, or that is gone.
+bool DisaggregatedExchange::gather_body(const handoff_leg& leg, LegBody& out) const {
   const auto original = request_->body.view();
-  if ((leg.flags & HANDOFF_LEG_CLIENT_BODY) != 0 && body_gone_) return std::nullopt;
-  if ((leg.flags & HANDOFF_LEG_CLIENT_BODY) != 0) return std::vector<std::string_view>{original};
-  std::size_t fresh_size = 0;
+  if ((leg.flags & HANDOFF_LEG_CLIENT_BODY) != 0) {
+    out.pieces.push_back(original);
+    out.size = original.size();
+    return !body_gone_;
+  }
+  std::size_t added = 0;
   for (const auto& piece : std::span(leg.body, leg.piece_count)) {
     if (piece.data != nullptr) {
-      fresh_size += piece.size;
+      added += piece.size;
     } else if (piece.offset > original.size() || piece.size > original.size() - piece.offset) {
-      return std::nullopt;
+      return false;
     }
+    out.size += piece.size;
   }
-  fresh = std::make_unique_for_overwrite<char[]>(fresh_size);
-  std::vector<std::string_view> body;
-  body.reserve(leg.piece_count);
-  char* at = fresh.get();
-  bool last_is_fresh = false;
+  out.added.resize(added, boost::container::default_init);
+  char* at = out.added.data();
+  bool last_is_added = false;
   for (const auto& piece : std::span(leg.body, leg.piece_count)) {
     if (piece.data == nullptr) {
-      body.push_back(original.substr(piece.offset, piece.size));
-      last_is_fresh = false;
-    } else {
-      std::memcpy(at, piece.data, piece.size);
-      // New bytes that follow new bytes become one piece.
-      if (last_is_fresh) {
-        body.back() = {body.back().data(), body.back().size() + piece.size};
-      } else {
-        body.emplace_back(at, piece.size);
-      }
-      at += piece.size;
-      last_is_fresh = true;
+      out.pieces.push_back(original.substr(piece.offset, piece.size));
+      last_is_added = false;
+      continue;
     }
+    std::memcpy(at, piece.data, piece.size);
+    if (last_is_added) {  // new bytes that follow new bytes become one piece
+      out.pieces.back() = {out.pieces.back().data(), out.pieces.back().size() + piece.size};
+    } else {
+      out.pieces.emplace_back(at, piece.size);
+    }
+    at += piece.size;
+    last_is_added = true;
   }
-  return body;
+  return true;
 }
 
 EngineAddress DisaggregatedExchange::engine_of(const handoff_leg& leg) const {
@@ -113,8 +114,8 @@ EngineAddress DisaggregatedExchange::engine_of(const handoff_leg& leg) const {
     return leg.port == 0 ? local : make_engine_address(local.host, static_cast<std::uint16_t>(leg.port));
   }
   const auto& prefill = std::get<PrefillEndpoint>(request_->prefill);
-  const auto port = leg.port == 0 ? prefill.port() : static_cast<std::uint16_t>(leg.port);
-  return make_engine_address(prefill.host(), port);
+  if (leg.port == 0) return {std::string(prefill.host()), prefill.port(), prefill.authority()};
+  return make_engine_address(prefill.host(), static_cast<std::uint16_t>(leg.port));
 }
 
 std::string DisaggregatedExchange::head_of(const handoff_leg& leg, const EngineAddress& engine,
@@ -140,16 +141,6 @@ std::string DisaggregatedExchange::head_of(const handoff_leg& leg, const EngineA
   return write_leg_head(head, framing);
 }
 
-namespace {
-
-std::size_t total_size(const std::vector<std::string_view>& pieces) {
-  std::size_t size = 0;
-  for (const auto piece : pieces) size += piece.size();
-  return size;
-}
-
-}  // namespace
-
 // ------------------------------------------------------------------------------------------ recording
 
 handoff_status DisaggregatedExchange::start(const handoff_leg& given) {
@@ -160,9 +151,7 @@ handoff_status DisaggregatedExchange::start(const handoff_leg& given) {
   if (find(spec.id) != nullptr || legs_.size() == HANDOFF_MAX_LEGS) return HANDOFF_INVALID;
   const auto& config = services_.plan.config;
   auto leg = std::make_unique<Leg>(services_);
-  auto body = body_of(spec, leg->fresh);
-  if (!body) return HANDOFF_INVALID;
-  leg->body = std::move(*body);
+  if (!gather_body(spec, leg->body)) return HANDOFF_INVALID;
   leg->id = spec.id;
   leg->role = spec.role;
   leg->reply = spec.reply;
@@ -174,7 +163,7 @@ handoff_status DisaggregatedExchange::start(const handoff_leg& given) {
   leg->reply_limit = spec.reply_limit == 0 ? config.max_prefill_response_bytes : spec.reply_limit;
   leg->engine = engine_of(spec);
   leg->is_head = view(spec.method) == "HEAD";
-  leg->head = head_of(spec, leg->engine, total_size(leg->body));
+  leg->head = head_of(spec, leg->engine, leg->body.size);
   if (spec.reply == HANDOFF_REPLY_RELAY) claim_ = Claim::leg;
   actions_.emplace_back(StartLeg{leg.get()});
   legs_.push_back(std::move(leg));
@@ -299,15 +288,14 @@ handoff_status DisaggregatedExchange::background(const handoff_leg& given) {
   if (!in_entry_) return HANDOFF_WRONG_STATE;
   if (const auto status = check_leg(spec); status != HANDOFF_OK) return status;
   if (spec.name.size > 0 && !is_token(view(spec.name))) return HANDOFF_INVALID;
-  std::unique_ptr<char[]> fresh;
-  const auto body = body_of(spec, fresh);
-  if (!body) return HANDOFF_INVALID;
+  LegBody body;
+  if (!gather_body(spec, body)) return HANDOFF_INVALID;
   BackgroundCalls::Call call;
   call.name = spec.name.size == 0 ? "unnamed" : view(spec.name);
   call.engine = engine_of(spec);
-  call.head = head_of(spec, call.engine, total_size(*body));
-  call.body.reserve(total_size(*body));
-  for (const auto piece : *body) call.body.append(piece);
+  call.head = head_of(spec, call.engine, body.size);
+  call.body.reserve(body.size);
+  for (const auto piece : body.pieces) call.body.append(piece);
   call.deadline = spec.deadline_ms == 0 ? kBackgroundDeadline : milliseconds(spec.deadline_ms);
   services_.background.start(std::move(call));
   return HANDOFF_OK;

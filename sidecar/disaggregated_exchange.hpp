@@ -53,6 +53,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
 
  private:
   struct Leg;
+  struct LegBody;
   struct Event {
     std::uint32_t kind = 0;
     Leg* leg = nullptr;
@@ -91,8 +92,7 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   Leg* find(std::uint32_t id) const;
   bool may_answer() const { return in_entry_ && !ending_ && claim_ == Claim::none; }
   handoff_status check_leg(const handoff_leg& leg) const;
-  std::optional<std::vector<std::string_view>> body_of(const handoff_leg& leg,
-                                                       std::unique_ptr<char[]>& fresh) const;
+  bool gather_body(const handoff_leg& leg, LegBody& out) const;
   EngineAddress engine_of(const handoff_leg& leg) const;
   std::string head_of(const handoff_leg& leg, const EngineAddress& engine, std::size_t body_size) const;
 

@@ -12,6 +12,17 @@ struct handoff_turn {
 
 namespace handoff::sidecar {
 
+/// What a leg sends. Not copied or moved: the pieces may view `added`.
+struct DisaggregatedExchange::LegBody {
+  LegBody() = default;
+  LegBody(const LegBody&) = delete;
+  LegBody& operator=(const LegBody&) = delete;
+
+  boost::container::small_vector<std::string_view, 8> pieces;
+  boost::container::small_vector<char, 384> added;  // by the backend; the others lie in the request's body
+  std::size_t size = 0;
+};
+
 /// A leg as the backend asked for it, and how far it is.
 struct DisaggregatedExchange::Leg : Recycled<Leg> {
   explicit Leg(LoopServices& services) : share(services.budget), wake(services.context.get_executor()) {}
@@ -26,8 +37,7 @@ struct DisaggregatedExchange::Leg : Recycled<Leg> {
   EngineAddress engine;
   std::string head;
   bool is_head = false;
-  std::unique_ptr<char[]> fresh;  // the bytes that the backend added; the others lie in the request's body
-  std::vector<std::string_view> body;
+  LegBody body;
 
   std::optional<UpstreamLeg> upstream;  // from the leg's start
   std::string collected;                // COLLECT: all; HOLD: what is held back; STREAM: one piece

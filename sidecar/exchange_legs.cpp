@@ -16,7 +16,7 @@ LegRequest DisaggregatedExchange::request_of(Leg& leg, bool is_last) {
   };
   return {.engine = is_last ? std::move(leg.engine) : leg.engine,
           .head = is_last ? std::move(leg.head) : leg.head,
-          .body = leg.body,
+          .body = {leg.body.pieces.data(), leg.body.pieces.size()},
           .upload = nullptr,
           .is_head = leg.is_head,
           .may_resend = (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0,
@@ -132,9 +132,9 @@ bool DisaggregatedExchange::collect_at_once(Leg& leg, LegFailure& failure) {
   const auto length = leg.upstream->head().content_length;
   const bool is_plain = (leg.flags & HANDOFF_LEG_WANT_HEAD) == 0 && !leg.relay_requested;
   if (!is_plain || !length || *length > leg.reply_limit || !leg.upstream->has_whole_reply()) return false;
-  const auto body = leg.upstream->first();
-  failure = body.failure;
-  if (failure == LegFailure::none && !keep(leg, body.pieces)) failure = LegFailure::overloaded;
+  leg.collected = leg.upstream->take_whole_reply(failure);
+  if (failure == LegFailure::none && !leg.share.grow_to(leg.collected.capacity()))
+    failure = LegFailure::overloaded;
   return true;
 }
 

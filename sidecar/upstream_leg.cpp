@@ -442,6 +442,16 @@ UpstreamLeg::Body UpstreamLeg::first() {
   return take_body(first_bytes_);
 }
 
+std::string UpstreamLeg::take_whole_reply(LegFailure& failure) {
+  const auto body = first();
+  failure = body.failure;
+  if (body.pieces.size() == 1 && body.pieces.front().size() == first_bytes_.size())
+    return std::move(first_bytes_);
+  std::string out;
+  for (const auto piece : body.pieces) out.append(piece);
+  return out;
+}
+
 Awaitable<UpstreamLeg::Body> UpstreamLeg::read() {
   const Executor executor = context_.context.get_executor();
   while (true) {

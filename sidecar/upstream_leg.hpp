@@ -104,6 +104,9 @@ class UpstreamLeg {
   }
   /// What came together with the head, without waiting. Once, after open().
   Body first();
+  /// Instead of first(), if has_whole_reply(): all of the body. Says nothing of a malformed one but
+  /// `failure`.
+  std::string take_whole_reply(LegFailure& failure);
   /// Suspends until there is more.
   Awaitable<Body> read();
 
