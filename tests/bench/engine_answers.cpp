@@ -12,12 +12,12 @@ constexpr std::string_view kCompletion =
 constexpr std::string_view kPrimed =
     R"({"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"a"},)"
     R"("finish_reason":"length"}]})";
-constexpr std::string_view kNixlHandoff =
+constexpr std::string_view kBeforeTransferMode =
     R"({"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"a"},)"
     R"("finish_reason":"length"}],"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,)"
     R"("remote_block_ids":[[1,2,3]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"127.0.0.1",)"
     R"("remote_port":5600,"tp_size":1,"remote_num_tokens":37,"remote_blocks_expiry_time":null,)"
-    R"("transfer_mode":"pull"}})";
+    R"("transfer_mode":")";
 constexpr std::string_view kMooncakeRanks =
     R"({"0":{"engine_id":"e_dp0","worker_addr":{"0":{"0":"tcp://127.0.0.1:5601"}}}})";
 constexpr std::string_view kServerInfoAfterMode =
@@ -49,7 +49,8 @@ EngineAnswers::EngineAnswers(bool is_prefill)
       empty_(json_response("200 OK", "{}")),
       not_found_(json_response("404 Not Found", "{}")),
       primed_(json_response("200 OK", kPrimed)),
-      nixl_handoff_(json_response("200 OK", kNixlHandoff)),
+      nixl_handoff_(json_response("200 OK", std::string(kBeforeTransferMode) + R"(pull"}})")),
+      push_handoff_(json_response("200 OK", std::string(kBeforeTransferMode) + R"(push"}})")),
       server_info_(json_response("200 OK", R"({"disaggregation_mode":")" +
                                                std::string(is_prefill ? "prefill" : "decode") +
                                                std::string(kServerInfoAfterMode))),

@@ -19,6 +19,7 @@ class EngineAnswers {
   std::string_view primed() const { return primed_; }
   // vLLM NIXL's prefill reply.
   std::string_view nixl_handoff() const { return nixl_handoff_; }
+  std::string_view push_handoff() const { return push_handoff_; }
   // Of SGLang and TensorRT-LLM in one: each plugin reads its own members.
   std::string_view server_info() const { return server_info_; }
   // The ranks that Mooncake's bootstrap server knows.
@@ -28,7 +29,8 @@ class EngineAnswers {
   void append_context_reply(std::string& out, std::string_view disagg_id, std::size_t request_bytes) const;
 
  private:
-  std::string completion_, empty_, not_found_, primed_, nixl_handoff_, server_info_, mooncake_ranks_;
+  std::string completion_, empty_, not_found_, primed_, nixl_handoff_, push_handoff_, server_info_,
+      mooncake_ranks_;
   std::string token_ids_;
 };
 

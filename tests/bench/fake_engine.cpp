@@ -135,7 +135,7 @@ class FakeEngine {
     const std::string_view target = line.substr(first + 1, second - first - 1);
     ++counters_.requests;
     if (method == "POST") {
-      answer_post(connection, target);
+      answer_post(connection, target, head.find("x-bench-transfer: push") != std::string_view::npos);
     } else if (target.starts_with("/sse")) {
       start_stream(connection, bench::parse_stream_plan(target));
     } else if (target == "/stats") {
@@ -151,7 +151,7 @@ class FakeEngine {
     }
   }
 
-  void answer_post(Connection& connection, std::string_view target) {
+  void answer_post(Connection& connection, std::string_view target, bool pushes) {
     const bench::RequestMarks& marks = connection.marks;
     const bool is_paired = !marks.pairing_id().empty();
     if (is_paired) {
@@ -165,11 +165,12 @@ class FakeEngine {
     }
     if (marks.asks_for_handoff()) {
       ++counters_.handoffs_given;
-      connection.unsent += is_paired ? answers_.primed() : answers_.nixl_handoff();  // paired: Mooncake
+      const auto handoff = pushes ? answers_.push_handoff() : answers_.nixl_handoff();
+      connection.unsent += is_paired ? answers_.primed() : handoff;  // paired: Mooncake
       return;
     }
     const bool is_bare = !marks.carries_handoff() && !marks.carries_context();
-    const bool is_rendezvous = is_bare && is_paired;  // SGLang: both legs say the same
+    const bool is_rendezvous = is_bare && is_paired;  // SGLang, offloading: both legs say the same
     const bool primes = is_bare && !is_paired && marks.asks_for_one_token();  // shared storage
     if (is_prefill_ && (is_rendezvous || primes)) {
       ++counters_.handoffs_given;

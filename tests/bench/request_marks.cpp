@@ -58,7 +58,8 @@ void RequestMarks::scan(std::string_view text) {
     asks_for_one_token_ |= value_of(rest, "max_tokens") == "1";
     asks_for_context_ |= value_of(rest, "request_type") == R"("context_only")";
     carries_context_ |= value_of(rest, "request_type") == R"("generation_only")";
-    for (const std::string_view name : {"bootstrap_room", "disagg_request_id", "transfer_id"}) {
+    for (const std::string_view name :
+         {"bootstrap_room", "disagg_request_id", "transfer_id", "kv_request_id"}) {
       if (const auto value = value_of(rest, name); !value.empty()) pairing_id_ = value;
     }
   }

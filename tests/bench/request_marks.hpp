@@ -25,7 +25,8 @@ class RequestMarks {
   bool asks_for_context() const { return asks_for_context_; }  // "request_type":"context_only"
   bool carries_context() const { return carries_context_; }    // "request_type":"generation_only"
   // What both legs of a request have in common, as it is written: SGLang's bootstrap_room, TensorRT-LLM's
-  // disagg_request_id, or Mooncake's transfer_id. Empty where the request has none.
+  // disagg_request_id, Mooncake's transfer_id, or offloading's kv_request_id. Empty where the request has
+  // none.
   std::string_view pairing_id() const { return pairing_id_; }
 
  private:

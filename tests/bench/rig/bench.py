@@ -63,6 +63,10 @@ class Bench:
     def prefill_header(self):
         return f"x-prefiller-host-port: 127.0.0.1:{self.prefill_engine.port}"
 
+    def pd_headers(self, name):
+        """What makes a request of `name` a P/D request."""
+        return [self.prefill_header(), *self.products[name].pd_headers]
+
     def engine_stats(self, engine=None):
         url = f"http://127.0.0.1:{(engine or self.engine).port}/stats"
         with urllib.request.urlopen(url, timeout=5) as answer:
@@ -99,13 +103,13 @@ class Bench:
     def prefill_decode(self, name, connections, body_bytes):
         with self.running(name) as target:
             self.check_handoffs(name, target)
-            result = self.load(target, connections, body_bytes, headers=[self.prefill_header()])
+            result = self.load(target, connections, body_bytes, headers=self.pd_headers(name))
         return self.keep(f"P/D {body_bytes} B c={connections}", name, result)
 
     def in_turns(self, name, connections, body_bytes):
         """Pass-through and P/D of one product, and the way without it, in many short turns: the machine's speed changes
         within seconds by more than what a ratio of two runs could show. The p50 is the median of the turns'."""
-        ways = {"direct": (), "pass-through": (), "P/D": [self.prefill_header()]}
+        ways = {"direct": (), "pass-through": (), "P/D": self.pd_headers(name)}
         turns = {way: [] for way in ways}
         with self.running(name) as target:
             self.check_handoffs(name, target)
@@ -129,7 +133,7 @@ class Bench:
         """Proves on 100 requests of a fresh product that both legs run: one that ignores the header would shine."""
         product, engines = self.products[name], (self.prefill_engine, self.engine)
         before = [self.engine_stats(engine) for engine in engines]
-        self.load(target, 1, 1024, headers=[self.prefill_header()], requests=100)
+        self.load(target, 1, 1024, headers=self.pd_headers(name), requests=100)
         prefill, decode = ({key: value - old[key] for key, value in self.engine_stats(engine).items()}
                            for engine, old in zip(engines, before))
         given, taken = prefill["handoffs_given"], decode[product.taken_counter]

@@ -103,7 +103,8 @@ class Table:
 SIDECAR_TABLE = Table(ROWS, ["direct", "relay", "two-leg-relay", "two-leg-relay-at-once", "nginx", "nginx-default", "haproxy",
                              "go-stand-in",
                              "sidecar", "sidecar-sglang", "sidecar-trtllm", "sidecar-trtllm-generation-first",
-                             "sidecar-mooncake", "sidecar-shared-storage"], "sidecar", "compare")
+                             "sidecar-mooncake", "sidecar-shared-storage", "sidecar-offloading", "sidecar-push",
+                             "sidecar-push-at-once"], "sidecar", "compare")
 
 
 def verdict(row, ratios):

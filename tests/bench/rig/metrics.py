@@ -14,7 +14,7 @@ _SIZES = (("1", 32, _KB), ("16", 8, 16 * _KB), ("256", 8, 256 * _KB))
 # Whose P/D requests are compared with their own pass-through.
 _FLOORS = ("two-leg-relay", "two-leg-relay-at-once")
 PROTOCOLS = ("sidecar-sglang", "sidecar-trtllm", "sidecar-trtllm-generation-first", "sidecar-mooncake",
-              "sidecar-shared-storage")
+              "sidecar-shared-storage", "sidecar-offloading", "sidecar-push", "sidecar-push-at-once")
 
 
 class Round:
@@ -169,7 +169,7 @@ def i1(r):
     r.each("I1", ("sidecar", "nginx", "relay", "haproxy"), lambda name: r.put(
         "I1-pass", name, instructions_per_request(r.bench, name, **runs)["per_request"] / 1000))
     r.each("I1", ("sidecar",) + PROTOCOLS, lambda name: r.put("I1-pd", name, instructions_per_request(
-        r.bench, name, headers=[r.bench.prefill_header()], **runs)["per_request"] / 1000))
+        r.bench, name, headers=r.bench.pd_headers(name), **runs)["per_request"] / 1000))
 
 
 def t1(r):

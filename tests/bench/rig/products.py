@@ -66,6 +66,7 @@ class Product:
     # What proves a handoff: the decode engine's counter of them, and whether both legs have an id in common.
     taken_counter = "handoffs_taken"
     has_pairing_id = False
+    pd_headers = ()
 
     def command(self, port, engine_port, single_process=False):
         raise NotImplementedError
@@ -215,6 +216,7 @@ class Sidecar(Product):
         self.settings = settings or {}
         self.has_pairing_id = proof.get("has_pairing_id", False)
         self.taken_counter = proof.get("taken_counter", "handoffs_taken")
+        self.pd_headers = proof.get("pd_headers", ())
 
     def command(self, port, engine_port, single_process=False):
         return [self.options.sidecar, "--threads", "1"] + self.options.sidecar_args
@@ -237,6 +239,7 @@ class Sidecar(Product):
 def protocol_products(children, options, prefill_port):
     """The sidecar with the other P/D protocols: their names, and where which handoff shows."""
     vllm, trtllm = "DYN_SIDECAR_VLLM_CONNECTOR", "DYN_SIDECAR_TRTLLM_SCHEDULE"
+    pushes = ("x-bench-transfer: push",)
     return [
         Sidecar("sidecar-sglang", children, options, {"DYN_SIDECAR_BACKEND": "sglang"}, has_pairing_id=True),
         Sidecar("sidecar-trtllm", children, options,
@@ -247,6 +250,10 @@ def protocol_products(children, options, prefill_port):
                 {vllm: "mooncake", "DYN_SIDECAR_VLLM_MOONCAKE_BOOTSTRAP_PORT": str(prefill_port)}, has_pairing_id=True),
         # Its handoff is on a disk: decode's request is the client's.
         Sidecar("sidecar-shared-storage", children, options, {vllm: "shared-storage"}, taken_counter="plain_answers"),
+        Sidecar("sidecar-offloading", children, options, {vllm: "offloading"}, has_pairing_id=True),
+        Sidecar("sidecar-push", children, options, {vllm: "nixl-push"}, pd_headers=pushes),
+        Sidecar("sidecar-push-at-once", children, options,
+                {vllm: "nixl-push", "DYN_SIDECAR_VLLM_PUSH_ORDER": "concurrent"}, pd_headers=pushes),
     ]
 
 
