@@ -3,11 +3,14 @@
 import asyncio
 import collections
 import random
+import time
 
 from wire import Broken, Connection, Nonsense
 
 # Said of an answer that may only be if the machine held an engine up for longer than the read time-out.
 LATE = "late"
+# What the sidecar says of an engine that took too long.
+TIMED_OUT = (b"did not answer in time", b"The prefill engine took too long")
 
 
 class Clients:
@@ -21,6 +24,7 @@ class Clients:
         self.counts = collections.Counter()
         self.wrong = []
         self.late = 0
+        self.held_up = 0.0  # seconds, the longest that the machine did not let this program go on
         self.next_number = 0
 
     @property
@@ -38,6 +42,17 @@ class Clients:
 
     async def judged(self):
         """Called when an answer has been judged, before its client goes on."""
+
+    async def watch_the_machine(self):
+        """Until it is cancelled."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.1)
+            self.held_up = max(self.held_up, time.monotonic() - before - 0.1)
+
+    def was_starved(self, log):
+        """Whether answers may be late: health checks were too, or this program was held up for long."""
+        return self.held_up > 1 or "healthy=false" in log or "endpoint_not_ready" in log
 
     def complain(self, request, what):
         self.wrong.append(f"{request.describe() if request else 'connection'}: {what}")

@@ -18,11 +18,11 @@ import time
 import pytest
 
 HERE = pathlib.Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "mock_engine")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "mock_engine"), str(HERE.parent / "processes")]
 
 import faults  # noqa: E402
 import shapes  # noqa: E402
-from clients import LATE, Clients  # noqa: E402
+from clients import LATE, TIMED_OUT, Clients  # noqa: E402
 from fault_engines import CONNECTOR, ENGINE, SANITIZED, TRTLLM, Engines, check_engines  # noqa: E402
 from sidecar_process import SidecarProcess  # noqa: E402
 from wire import Broken, Connection  # noqa: E402
@@ -33,9 +33,10 @@ CLIENTS = int(os.environ.get("HANDOFF_FAULT_CLIENTS", "48"))
 
 SETTINGS = {
     "DYN_SIDECAR_THREADS": "2",
-    "DYN_SIDECAR_CONNECT_TIMEOUT_MS": "8000",  # of auxiliary calls too
-    "DYN_SIDECAR_READ_TIMEOUT_MS": "4000",
-    "DYN_SIDECAR_PREFILL_DEADLINE_MS": "8000",
+    # Far above what healthy engines take on a busy machine. Only the read time-out is waited for: by requests that meet a stall.
+    "DYN_SIDECAR_CONNECT_TIMEOUT_MS": "30000",  # of auxiliary calls too
+    "DYN_SIDECAR_READ_TIMEOUT_MS": "8000",
+    "DYN_SIDECAR_PREFILL_DEADLINE_MS": "60000",
     "DYN_SIDECAR_CLIENT_HEADER_TIMEOUT_MS": "30000",  # clients that the machine starves are not at fault
     "DYN_SIDECAR_CLIENT_BODY_TIMEOUT_MS": "30000",
     "DYN_SIDECAR_MAX_PREFILL_RESPONSE_BYTES": "2097152",
@@ -44,7 +45,7 @@ SETTINGS = {
     "DYN_SIDECAR_READY_INTERVAL_MS": "500",
 }
 if SANITIZED:  # everything takes longer, the faults too
-    SETTINGS.update(DYN_SIDECAR_READ_TIMEOUT_MS="8000", DYN_SIDECAR_PREFILL_DEADLINE_MS="15000")
+    SETTINGS.update(DYN_SIDECAR_READ_TIMEOUT_MS="16000")
 
 
 class Request:
@@ -131,7 +132,7 @@ class Request:
             return None
         if answer.status == 502 and not shape.text and b"closed the connection without an answer" in answer.body:
             return None  # lost to an idle connection's close; sending a POST of unknown effect again is not ours to do
-        if harmless and answer.status == 504 and b"did not answer in time" in answer.body:
+        if harmless and answer.status == 504 and any(said in answer.body for said in TIMED_OUT):
             # A real generation worker waits for the blocks of a context worker that died, until its own transfer
             # time-out, longer than anybody waits for its answer. There is no policy that has it compute them.
             # Mooncake's decode waits for an engine that it remembers; NIXL push's for a write.
@@ -153,7 +154,7 @@ class Request:
 
 
 class Run(Clients):
-    answer_limit = 60.0  # far above every time-out in SETTINGS
+    answer_limit = 180.0  # far above every time-out in SETTINGS
 
     def __init__(self, seed, log_path):
         super().__init__()
@@ -322,7 +323,9 @@ class Run(Clients):
     async def exchanges(self):
         over = asyncio.Event()
         storm = asyncio.create_task(self.storm(self.rng.getrandbits(32), over))
+        watch = asyncio.create_task(self.watch_the_machine())
         await asyncio.gather(*(self.client(self.rng.getrandbits(32), self.ways()) for _ in range(CLIENTS)))
+        watch.cancel()
         over.set()
         await storm
 
@@ -361,12 +364,11 @@ def test_random_faults(seed, tmp_path):
         began = time.monotonic()
         asyncio.run(run.exchanges())
         took = time.monotonic() - began
-        print(f"{run.next_number} requests in {took:.1f} s, {run.answered} answered, {run.abandoned} abandoned: "
-              f"{dict(run.counts)}")
+        print(f"{run.next_number} requests in {took:.1f} s, {run.answered} answered, {run.abandoned} abandoned, "
+              f"{run.late} late, held up for {run.held_up:.2f} s: {dict(run.counts)}")
         assert sidecar.alive(), f"the sidecar ended with {sidecar.process.returncode}:\n{sidecar.log()[-6000:]}"
         assert run.wrong == [], "\n".join(run.wrong[:20])
-        # An engine that did not answer its own health check in time was held up by the machine, not by us.
-        assert run.late == 0 or "healthy=false" in sidecar.log(), f"{run.late} time-outs without a reason"
+        assert run.late == 0 or run.was_starved(sidecar.log()), f"{run.late} time-outs without a reason"
 
         check_engines(run)
         assert sidecar.wait_for_descriptors(descriptors + 1) <= descriptors + 1

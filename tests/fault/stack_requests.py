@@ -4,7 +4,7 @@ import json
 
 import faults
 import shapes
-from clients import LATE
+from clients import LATE, TIMED_OUT
 
 PICKER_DIED = "Endpoint Picker died"
 # What happens to parts of the stack, and what a request may be told that was under way when it began.
@@ -101,7 +101,7 @@ class StackRequest:
             return None  # lost to an idle connection's close; sending a POST of unknown effect again is not ours to do
         if answer.status == 503 and self._is_refusal(answer, "no_ready_endpoint", shape.method):
             return LATE  # a healthy engine did not answer its health check in time
-        if answer.status == 504 and b"did not answer in time" in answer.body:
+        if answer.status == 504 and any(said in answer.body for said in TIMED_OUT):
             return LATE
         return f"status {answer.status} without a reason: {answer.body[:200]!r}"
 

@@ -116,7 +116,8 @@ const std::map<std::string, Effect>& effects() {
       {"stall_at", [](const Json& t, FaultPlan& p) { p.cut = byte_cut(t, CutKind::kStall); }},
       {"trickle",
        [](const Json& t, FaultPlan& p) {
-         p.trickle = Trickle{size_of(t, "bytes", 1, std::size_t{1} << 30), milliseconds_of(t, "every_ms")};
+         p.trickle = Trickle{size_of(t, "bytes", 1, std::size_t{1} << 30), milliseconds_of(t, "every_ms"),
+                             size_of(t, "most", SIZE_MAX, SIZE_MAX)};
        }},
       {"framing",
        [](const Json& t, FaultPlan& p) {

@@ -40,6 +40,7 @@ struct ByteCut {
 struct Trickle {
   std::size_t bytes = 1;
   std::chrono::milliseconds every{10};
+  std::size_t most = SIZE_MAX;  // slices; what is left after so many goes at once
 };
 
 enum class Framing {

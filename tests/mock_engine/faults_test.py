@@ -155,6 +155,15 @@ def test_fault_bodies(start):
     assert engine.post(COMPLETIONS, ALL_APIS[COMPLETIONS]).status == 200
 
 
+def test_fault_trickle_may_have_an_end(start):
+    engine = start()
+    engine.fault(action="huge_body", bytes=100000)
+    engine.fault(action="trickle", bytes=1, every_ms=10, most=20)  # all of it so would take a quarter of an hour
+    out, _ = faulty_exchange(engine, {"action": "no_length", "times": 1})
+    assert len(out.split(b"\r\n\r\n", 1)[1]) == 100000
+    assert engine.control("POST", "/mock/faults", {"action": "trickle", "bytes": 1, "every_ms": 1, "most": 0}).status == 400
+
+
 def test_fault_close_idle_says_nothing_about_it(start):
     engine = start()
     engine.fault(action="close_idle")

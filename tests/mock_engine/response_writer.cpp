@@ -188,7 +188,8 @@ Awaitable<void> ResponseWriter::send(std::string data) {
       if (sent_ >= at) co_await cut();
       slice = slice.substr(0, static_cast<std::size_t>(std::min<std::uint64_t>(slice.size(), at - sent_)));
     }
-    if (plan_.trickle) {
+    if (plan_.trickle && trickled_ < plan_.trickle->most) {
+      ++trickled_;
       slice = slice.substr(0, plan_.trickle->bytes);
       if (sent_ > 0) co_await sleep_for(plan_.trickle->every);
     }

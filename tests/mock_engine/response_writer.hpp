@@ -57,6 +57,7 @@ class ResponseWriter {
   BodyMode mode_ = BodyMode::kLength;
   int status_ = 0;
   std::uint64_t sent_ = 0;
+  std::size_t trickled_ = 0;  // slices
   std::uint64_t head_size_ = 0;
   bool head_known_ = false;
 };
