@@ -1,19 +1,22 @@
 """Envoy, the Endpoint Picker, prefill and decode engines with sidecars, and a renderer on loopback: for the demo and for
 tests. Settings come from compose/settings; only addresses and ports are this run's own. Standard library only."""
 
+import contextlib
 import http.client
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
 import time
 
 from handoff_stack import ENGINE_ROLES, PATIENCE, ROOT, Engine, LogLine, Sidecar, StackError, start
+
+from child_processes import ended_on_failure
+from reserved_ports import ReservedPort
 
 SETTINGS = os.path.join(ROOT, "compose", "settings")
 LOOPBACK = "127.0.0.1"
@@ -34,12 +37,6 @@ def own_environment(settings):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "POD_"))}
     environment.update(settings)
     return environment
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return probe.getsockname()[1]
 
 
 def envoy_config(places):
@@ -82,7 +79,8 @@ class Program:
         self.lines = []
         self._changed = threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
-        self.first = self.wait_for_line(lambda line: line.event == first_event)
+        with ended_on_failure(self.process):
+            self.first = self.wait_for_line(lambda line: line.event == first_event)
         if self.first is None:
             self.stop()
             said = " | ".join(line.text for line in self.lines[-5:])
@@ -161,6 +159,7 @@ class FullStack:
         self._flags = (tuple(flags) + tuple(prefill_flags), tuple(flags) + tuple(decode_flags))
         self._renderer_flags = tuple(renderer_flags)
         self._sidecar_flags = tuple(sidecar_flags)
+        self._ports = contextlib.ExitStack()  # kept for parts that die and come back
         self._started = []
         self._replaced = []  # their lines may be wanted later
         self.prefills = []
@@ -188,10 +187,13 @@ class FullStack:
         self._started.append(part)
         return part
 
+    def _port(self):
+        return str(self._ports.enter_context(ReservedPort(LOOPBACK)))
+
     def start_engine(self, settings, *flags):
-        own = ["--config", os.path.join(SETTINGS, settings), "--port", "0"]
+        own = ["--config", os.path.join(SETTINGS, settings), "--port", self._port()]
         if settings != "renderer.ini":
-            own += ["--kv-event-port", "0", "--kv-replay-port", "0"]
+            own += ["--kv-event-port", self._port(), "--kv-replay-port", self._port()]
         return self._keep(Engine(*own, *flags, binary=self._path("handoff-mock-engine")))
 
     def _start_engines(self):
@@ -200,13 +202,13 @@ class FullStack:
         tokenizer = ["--tokenizer-api", "sglang"] if self.engine == "sglang" else []
         self.renderer = self.start_engine("renderer.ini", *tokenizer, *self._renderer_flags)
         for _ in range(self._counts[0]):
-            bootstrap = ["--disaggregation-bootstrap-port", "0"] if self.engine == "sglang" else []
+            bootstrap = ["--disaggregation-bootstrap-port", self._port()] if self.engine == "sglang" else []
             self.prefills.append(self.start_engine("prefill-engine.ini", *prefill_kind, *events, *bootstrap, *self._flags[0]))
         sidecar_settings = env_settings("sidecar.env")
         for _ in range(self._counts[1]):
             engine = self.start_engine("decode-engine.ini", *decode_kind, *events, *self._flags[1])
             self.decodes.append(engine)
-            flags = ["--drain-delay-ms", sidecar_settings["DYN_SIDECAR_DRAIN_DELAY_MS"], *self._sidecar_flags]
+            flags = ["--port", self._port(), "--drain-delay-ms", sidecar_settings["DYN_SIDECAR_DRAIN_DELAY_MS"], *self._sidecar_flags]
             self.sidecars.append(self._keep(self._sidecar(engine, flags)))
         for sidecar in self.sidecars:
             sidecar.wait_until_ready()
@@ -224,10 +226,7 @@ class FullStack:
     def restart_engine(self, engine):
         """Ends an engine, if it has not ended, and starts the like on the same ports; the new one."""
         engine.stop()
-        ports = {"--port": engine.port, "--kv-event-port": engine.kv_event_port, "--kv-replay-port": engine.kv_replay_port,
-                 "--disaggregation-bootstrap-port": engine.side_channel_port}
-        flags = [str(ports.get(before) or flag) for before, flag in zip((None, *engine.flags), engine.flags)]
-        new = self._replace(engine, Engine(*flags, binary=self._path("handoff-mock-engine")))
+        new = self._replace(engine, Engine(*engine.flags, binary=self._path("handoff-mock-engine")))
         if engine is self.renderer:
             self.renderer = new
         return new
@@ -238,7 +237,7 @@ class FullStack:
             sidecar.process.send_signal(number)
         sidecar.stop()
         engine = self.decodes[self.sidecars.index(sidecar)]
-        return self._replace(sidecar, self._sidecar(engine, [*sidecar.flags, "--port", str(sidecar.port)]))
+        return self._replace(sidecar, self._sidecar(engine, sidecar.flags))
 
     def places(self):
         """Of the endpoints that the Endpoint Picker is told about: name -> port, event port, replay port."""
@@ -264,12 +263,12 @@ class FullStack:
         if self.engine == "sglang":
             settings["DYN_EPP_TOKENIZER_PROTOCOL"] = "sglang-renderer"
             settings["DYN_EPP_HEALTH_TIMEOUT_MS"] = "5000"  # its /health runs a generation and takes a second at least
-        settings.update({"DYN_EPP_BIND": LOOPBACK, "DYN_EPP_GRPC_PORT": "0", "DYN_EPP_GRPC_HEALTH_PORT": "0",
-                         "DYN_EPP_DRAIN_DELAY_MS": "0"})
+        settings.update({"DYN_EPP_BIND": LOOPBACK, "DYN_EPP_DRAIN_DELAY_MS": "0", **self._picker_ports})
         settings.update(self._settings)
         return settings
 
     def _start_picker(self):
+        self._picker_ports = {"DYN_EPP_GRPC_PORT": self._port(), "DYN_EPP_GRPC_HEALTH_PORT": self._port()}
         self.picker = self._keep(EndpointPicker(self._path("handoff-epp"), self.picker_settings()))
         self.picker.wait_until_workers_are_ready(self.places())
 
@@ -278,27 +277,20 @@ class FullStack:
         code = self.picker.stop(number)
         self._started.remove(self.picker)
         self._replaced.append(self.picker)
-        settings = self.picker_settings()
-        settings["DYN_EPP_GRPC_PORT"] = str(self.picker.port)
-        settings["DYN_EPP_GRPC_HEALTH_PORT"] = str(self.picker.health_port)
-        self.picker = self._keep(EndpointPicker(self._path("handoff-epp"), settings))
+        self.picker = self._keep(EndpointPicker(self._path("handoff-epp"), self.picker_settings()))
         self.picker.wait_until_workers_are_ready(self.places())
         return code
 
     def _start_envoy(self):
-        # Envoy can't say which port it was given, so one that is free now is tried; somebody may be faster.
-        for _ in range(5):
-            self.port, self.admin_port = free_port(), free_port()
-            config = envoy_config({"admin address": LOOPBACK, "admin port": self.admin_port, "listen address": LOOPBACK,
-                                   "listen port": self.port, "Endpoint Picker's address": LOOPBACK,
-                                   "Endpoint Picker's port": self.picker.port})
-            self.envoy = self._keep(Envoy(self._envoy_binary, config, self.folder))
-            if self._envoy_is_ready():
-                return
-            self._started.pop().stop()
-        with open(self.envoy.log_path, encoding="utf-8") as log:
-            said = log.read().strip().splitlines()
-        raise StackError(f"Envoy did not start: {said[-1] if said else 'no output'}")
+        self.port, self.admin_port = int(self._port()), int(self._port())
+        config = envoy_config({"admin address": LOOPBACK, "admin port": self.admin_port, "listen address": LOOPBACK,
+                               "listen port": self.port, "Endpoint Picker's address": LOOPBACK,
+                               "Endpoint Picker's port": self.picker.port})
+        self.envoy = self._keep(Envoy(self._envoy_binary, config, self.folder))
+        if not self._envoy_is_ready():
+            with open(self.envoy.log_path, encoding="utf-8") as log:
+                said = log.read().strip().splitlines()
+            raise StackError(f"Envoy did not start: {said[-1] if said else 'no output'}")
 
     def _envoy_is_ready(self):
         end = time.monotonic() + PATIENCE
@@ -353,4 +345,5 @@ class FullStack:
     def stop(self):
         while self._started:
             self._started.pop().stop()
+        self._ports.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,11 +1,9 @@
 """Two mock engines and a sidecar on loopback, for the demo and for client tests. Standard library only."""
 
-import ctypes
 import http.client
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +12,9 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "mock_engine"))
 
-from mock_engine_client import PATIENCE, MockEngine  # noqa: E402
+from mock_engine_client import PATIENCE, MockEngine  # noqa: E402  (which knows where the next one is)
+
+import child_processes  # noqa: E402
 
 # Flags of a prefill and of a decode engine, by the sidecar's backend.
 ENGINE_ROLES = {
@@ -23,32 +23,29 @@ ENGINE_ROLES = {
     "sglang": tuple(("--engine", "sglang", "--disaggregation-mode", mode) for mode in ("prefill", "decode")),
 }
 LOG_FIELD = re.compile(r'(\S+?)=("(?:[^"\\]|\\.)*"|\S*)')
-PR_SET_PDEATHSIG = 1
 
 
 class StackError(RuntimeError):
     """One line for the user."""
 
 
-def _die_with_parent():
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def start(command, **streams):
     """A child that Ctrl-C does not reach (we end it ourselves) and that ends when this process does."""
     try:
-        return subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent, text=True, **streams)
+        return child_processes.start(command, start_new_session=True, text=True, **streams)
     except OSError as error:
         raise StackError(f"cannot start {command[0]}: {error.strerror}") from error
 
 
 class Engine(MockEngine):
+    options = {"start_new_session": True}
+
     def __init__(self, *flags, binary):
         self.flags = flags
-        self.process = start([binary, *flags], stdout=subprocess.PIPE)
-        if not self.read_first_line():
-            self.process.terminate()
-            raise StackError(f"{binary} did not start (exit code {self.process.wait(PATIENCE)})")
+        try:
+            super().__init__(*flags, binary=binary)
+        except (OSError, RuntimeError) as error:
+            raise StackError(str(error)) from error
 
     def settled(self):
         """Its state once nothing is held any more; fails when that does not come about."""
@@ -83,10 +80,11 @@ class Sidecar:
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        first = self.wait_for_line(lambda line: line.event == "listening", ends_with_process=True)
-        if first is None:
-            said = " ".join(line.text.strip() for line in self.lines)
-            raise StackError(f"handoff-sidecar did not start: {said or 'no output'}")
+        with child_processes.ended_on_failure(self.process):
+            first = self.wait_for_line(lambda line: line.event == "listening", ends_with_process=True)
+            if first is None:
+                said = " ".join(line.text.strip() for line in self.lines)
+                raise StackError(f"handoff-sidecar did not start: {said or 'no output'}")
         self.host = "127.0.0.1"
         self.port = int(first.fields["port"])
         self.admin_port = int(first.fields["admin_port"])

@@ -1,11 +1,13 @@
 """The engines of a run, of the kind that HANDOFF_FAULT_ENGINE names: one that dies and comes back among them."""
 
+import contextlib
 import json
 import os
 import pathlib
 
 import faults
 from mock_engine_client import MockEngine
+from reserved_ports import ReservedPort
 
 HERE = pathlib.Path(__file__).parent
 BIN = pathlib.Path(os.environ.get("HANDOFF_BIN", HERE.parent.parent / "build/release/bin"))
@@ -16,6 +18,7 @@ TRTLLM = ENGINE.startswith("trtllm")
 CONNECTOR = ENGINE.removeprefix("vllm-").removesuffix("-at-once") if ENGINE.startswith("vllm-") else None
 AT_ONCE = ENGINE.endswith("-at-once")
 SANITIZED = os.environ.get("HANDOFF_SANITIZED", "") != ""
+PREFILL_HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 LEASE_SCALE = 0.6 if SANITIZED else 0.3  # of 30 s: above what a healthy handoff can take, short enough to wait for
 # Of SGLang's 300 s, Mooncake's 480 s, and the 30 s that an offloading decode waits for blocks that nobody stores: more than
 # any healthy pair takes, less than the test waits.
@@ -41,27 +44,24 @@ class Engines:
             store.mkdir()
             flags += ["--shared-storage-path", str(store)]
         self.flags = flags
-        # A port that the sidecar is told once is the same one on all prefill hosts. These have an address each.
-        self.common_ports = []
-        self.prefill = []
-        for number in range(3):
-            self.prefill.append(self._prefill(number, "--port", "0"))
-            self.common_ports = self._common_ports()
         rules = json.dumps(faults.rules_for(faults.DECODE_HEADER, self.decode_faults))
-        # With `fail` it also fails when this machine is too busy to let it reach prefill within its half second.
-        self.decode = MockEngine(*self.roles["decode"], *flags, "--kv-load-failure-policy", "recompute", "--faults", rules,
-                                 binary=MOCK)
+        with contextlib.ExitStack() as stack:
+            # A port that the sidecar is told once is the same one on all prefill hosts. These have an address each.
+            common = {"mooncake": "--mooncake-bootstrap-port", "offloading": "--side-channel-port"}.get(CONNECTOR)
+            self.common_ports = [common, str(stack.enter_context(ReservedPort(*PREFILL_HOSTS)))] if common else []
+            self.prefill_ports = [str(stack.enter_context(ReservedPort(host))) for host in PREFILL_HOSTS]
+            self.prefill = []
+            for number in range(3):
+                self.prefill.append(stack.enter_context(self._prefill(number)))
+            # With `fail` it also fails when this machine is too busy to let it reach prefill within its half second.
+            self.decode = stack.enter_context(
+                MockEngine(*self.roles["decode"], *flags, "--kv-load-failure-policy", "recompute", "--faults", rules, binary=MOCK))
+            self._stack = stack.pop_all()
 
-    def _prefill(self, number, *more):
+    def _prefill(self, number):
         rules = json.dumps(faults.rules_for(faults.PREFILL_HEADER, self.prefill_faults))
-        return MockEngine(*self.roles["prefill"], *self.flags, "--bind", f"127.0.0.{number + 1}", "--faults", rules,
-                          *self.common_ports, *more, binary=MOCK)
-
-    def _common_ports(self):
-        first = self.prefill[0]
-        if CONNECTOR == "mooncake":
-            return ["--mooncake-bootstrap-port", str(first.bootstrap_port)]
-        return ["--side-channel-port", str(first.side_channel_port)] if CONNECTOR == "offloading" else []
+        return MockEngine(*self.roles["prefill"], *self.flags, "--bind", PREFILL_HOSTS[number], "--faults", rules,
+                          "--port", self.prefill_ports[number], *self.common_ports, binary=MOCK)
 
     def sidecar_settings(self):
         if not CONNECTOR:
@@ -84,13 +84,16 @@ class Engines:
         self.mortal.stop()
 
     def restart_mortal(self):
-        self.prefill[2] = self._prefill(2, "--port", str(self.mortal.port))
+        self.prefill[2] = self._prefill(2)
 
     def all(self):
         return [*self.prefill, self.decode]
 
     def stop(self):
-        return [engine.stop() for engine in self.all()]
+        """Their exit codes."""
+        codes = [engine.stop() for engine in self.all()]
+        self._stack.close()
+        return codes
 
 
 def check_engines(run):

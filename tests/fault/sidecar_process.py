@@ -3,8 +3,9 @@
 import os
 import re
 import signal
-import subprocess
 import time
+
+import child_processes
 
 # Must never expire in a healthy run, however slow the machine or the sanitizer.
 PATIENCE = 60
@@ -22,8 +23,9 @@ class SidecarProcess:
         )
         self.log_path = log_path
         with open(log_path, "wb") as log:
-            self.process = subprocess.Popen([binary], env=environment, stderr=log)
-        listening = self._wait_for_line(r"listening .*?\bport=(\d+) admin_port=(\d+)")
+            self.process = child_processes.start([binary], env=environment, stderr=log)
+        with child_processes.ended_on_failure(self.process):
+            listening = self._wait_for_line(r"listening .*?\bport=(\d+) admin_port=(\d+)")
         self.port, self.admin_port = int(listening[1]), int(listening[2])
 
     def log(self):

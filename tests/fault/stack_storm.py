@@ -34,7 +34,7 @@ class Storm:
 
     async def _do(self, call, *arguments):
         """What blocks, beside the clients."""
-        return await asyncio.get_running_loop().run_in_executor(self._run.threads, lambda: call(*arguments))
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: call(*arguments))
 
     async def _said(self, event, endpoint, since, **fields):
         """The Endpoint Picker has said so of an endpoint, after line `since`."""

@@ -16,7 +16,9 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "mock_engine"))
 
-import mock_engine_client  # noqa: E402
+import mock_engine_client  # noqa: E402  (which knows where the next one is)
+
+from reserved_ports import ReservedPort  # noqa: E402
 from harness.http_client import wire  # noqa: E402
 from harness.limits import PATIENCE  # noqa: E402
 from harness.scripted_engine import ScriptedEngine  # noqa: E402
@@ -179,7 +181,7 @@ def scripted(settings):
 
 @pytest.fixture
 def own(request):
-    """Starts processes that a test does not share: own.sidecar(port, settings), own.engine(flags), own.scripted()."""
+    """Starts processes that a test does not share: own.sidecar(port, settings), own.engine(flags), own.scripted(), own.port()."""
     class Own:
         def __init__(self, stack):
             self._stack = stack
@@ -189,6 +191,10 @@ def own(request):
 
         def engine(self, *flags):
             return self._stack.enter_context(mock_engine_client.MockEngine(*flags, binary=MOCK))
+
+        def port(self):
+            """A number for servers of the test, one after another; nobody else gets it."""
+            return self._stack.enter_context(ReservedPort()).number
 
         def scripted(self, **how):
             return self._stack.enter_context(ScriptedEngine(**how))

@@ -160,10 +160,7 @@ def test_c41_release_finishes_before_the_process_ends(own):
 
 def test_c41_unreachable_decode_is_counted(own):
     prefill = own.scripted()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    sidecar = own.sidecar(port)
+    sidecar = own.sidecar(own.port())
     with sidecar.connect() as client:
         client.send(wire("POST", "/v1/completions", [("Content-Type", "application/json"),
                                                      ("x-prefiller-host-port", prefill.authority)], b"{}"))

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import socket
 import threading
 
 import pytest
@@ -41,10 +40,7 @@ def test_c20_error_of_decode_alone_is_relayed_as_it_is(rig, status, stream):
 @STREAMS
 def test_c20_decode_refuses_connections(own, stream, disaggregated):
     prefill = own.scripted()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    sidecar = own.sidecar(port)
+    sidecar = own.sidecar(own.port())
     headers = [JSON] + ([("x-prefiller-host-port", prefill.authority)] if disaggregated else [])
     with sidecar.connect() as client:
         client.send(wire("POST", "/v1/completions", headers, json.dumps({"prompt": "p", "stream": stream}).encode()))

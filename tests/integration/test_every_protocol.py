@@ -4,13 +4,13 @@ says how. After each test no engine has a request, block, lease or room left."""
 import concurrent.futures
 import contextlib
 import json
-import socket
 
 import pytest
 from conftest import MOCK, Rig
 from harness.http_client import Truncated
 from harness.protocols import PROTOCOLS
 from mock_engine_client import MockEngine
+from reserved_ports import ReservedPort
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 PROMPT = "Tell me of sheep and other animals, large and small, of the field and of the house, and of their names"  # two blocks
@@ -133,14 +133,6 @@ def own_rig(own, protocol, tmp_path):
         return ProtocolRig(protocol, own.sidecar(engines[1].port, settings_of(protocol, engines[0], settings or {})), *engines)
 
     return make
-
-
-@contextlib.contextmanager
-def nobodys_port():
-    """A port that nobody listens on, and nobody gets meanwhile."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
 
 
 def text_of(path, answer):
@@ -303,7 +295,7 @@ def test_broken_framing_is_502(rig, kind):
 @STREAMS
 def test_prefill_that_cant_be_reached_is_502_and_named(rig, stream):
     code = "auxiliary_upstream_error" if rig.protocol.asks_prefill_first else "prefill_upstream_unavailable"
-    with nobodys_port() as port:
+    with ReservedPort() as port:
         headers = [("x-prefiller-host-port", f"127.0.0.1:{port}")]
         rig.post({**COMPLETION, "stream": stream}, disaggregated=False, headers=headers).refused(502, code)
     if rig.protocol.asks_prefill_first:
@@ -365,7 +357,7 @@ def test_no_retry_of_other_failures(rig, status):
     assert len(rig.legs(rig.prefill)) == 1
 
 
-FALLBACK = pytest.mark.settings(DYN_SIDECAR_ON_PREFILL_FAILURE="decode-only", DYN_SIDECAR_READ_TIMEOUT_MS="2000")
+FALLBACK = pytest.mark.settings(DYN_SIDECAR_ON_PREFILL_FAILURE="decode-only", DYN_SIDECAR_READ_TIMEOUT_MS="20000")
 
 
 @pytest.fixture
@@ -453,8 +445,8 @@ def test_decode_that_breaks_in_the_stream_is_cut(own_rig):
 def test_decode_that_cant_be_reached_is_502(own, protocol, tmp_path):
     prefill = own.engine(*protocol.flags_of("prefill", tmp_path))
     code = "auxiliary_upstream_error" if protocol.asks_decode_first else "decode_upstream_error"
-    with nobodys_port() as port:
-        rig = ProtocolRig(protocol, own.sidecar(port, settings_of(protocol, prefill, {})), prefill, None, leases_may_end=True)
+    with ReservedPort() as port:
+        rig = ProtocolRig(protocol, own.sidecar(port.number, settings_of(protocol, prefill, {})), prefill, None, leases_may_end=True)
         rig.post(COMPLETION).refused(502, code)
     rig.wait_tidy()
 

@@ -5,15 +5,9 @@ import socket
 
 import pytest
 from harness.scripted_engine import prefill_body
+from reserved_ports import ReservedPort
 
 COMPLETION = {"model": "mock-model", "prompt": "Tell me of sheep and other animals", "max_tokens": 6}
-
-
-def free_port():
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 # ---------------------------------------------------------------------------------------------------------- statuses
@@ -162,7 +156,8 @@ def test_retries_after_passing_failures(rig, status):
 @RETRIES
 def test_refused_connections_are_retried(own):
     rig = own.rig({"DYN_SIDECAR_PREFILL_RETRIES": "2", "DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS": "1"})
-    answer = rig.post(COMPLETION, disaggregated=False, headers=[("x-prefiller-host-port", f"127.0.0.1:{free_port()}")])
+    with ReservedPort() as port:
+        answer = rig.post(COMPLETION, disaggregated=False, headers=[("x-prefiller-host-port", f"127.0.0.1:{port}")])
     answer.refused(502, "prefill_upstream_unavailable")
     assert rig.counters_at_end()["prefill_retries"] == 2
 
@@ -185,7 +180,7 @@ def test_client_that_leaves_during_the_backoff_ends_the_exchange(rig):
 
 # ---------------------------------------------------------------------------------------------------------- fallback
 
-FALLBACK = pytest.mark.settings(DYN_SIDECAR_ON_PREFILL_FAILURE="decode-only", DYN_SIDECAR_READ_TIMEOUT_MS="2000")
+FALLBACK = pytest.mark.settings(DYN_SIDECAR_ON_PREFILL_FAILURE="decode-only", DYN_SIDECAR_READ_TIMEOUT_MS="20000")
 
 
 @pytest.mark.settings(DYN_SIDECAR_ON_PREFILL_FAILURE="decode-only", DYN_SIDECAR_PREFILL_DEADLINE_MS="200")
@@ -196,7 +191,8 @@ def test_fallback_after_the_deadline(rig):
 
 @FALLBACK
 def test_fallback_after_a_refused_connection(rig):
-    answer = rig.post(COMPLETION, disaggregated=False, headers=[("x-prefiller-host-port", f"127.0.0.1:{free_port()}")])
+    with ReservedPort() as port:
+        answer = rig.post(COMPLETION, disaggregated=False, headers=[("x-prefiller-host-port", f"127.0.0.1:{port}")])
     assert answer.status == 200
 
 

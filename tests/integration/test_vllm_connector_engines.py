@@ -236,18 +236,16 @@ def test_client_leaves_while_decode_answers(between, connector, stream):
 def restart(rig, own, *more):
     old = rig.prefill
     old.stop()
-    ports = ["--port", str(old.port), "--side-channel-port", str(old.side_channel_port)]
-    if old.bootstrap_port:
-        ports += ["--mooncake-bootstrap-port", str(old.bootstrap_port)]
-    rig.prefill = own.engine("--role", "producer", *rig.flags, *ports, *more)
+    rig.prefill = own.engine("--role", "producer", *rig.flags, "--port", str(old.port), *more)
 
 
 @EVERY
 def test_prefill_is_restarted(between, own, connector):
     """Its engine id is another one then. Mooncake's is learned anew, the others' comes with each reply."""
-    rig = between(connector)
+    ports = ["--side-channel-port", str(own.port()), "--mooncake-bootstrap-port", str(own.port())]
+    rig = between(connector, prefill=ports)
     rig.check()
-    restart(rig, own)
+    restart(rig, own, *ports)
     for number in range(3):
         rig.check(prompt=f"prompt {number} after the restart, and a few words more", stream=number == 1)
     assert rig.prefill.state()["prefill_requests"] >= 3

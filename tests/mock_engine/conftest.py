@@ -2,7 +2,9 @@
 
 import pytest
 
-from mock_engine_client import MockEngine
+from mock_engine_client import MockEngine  # which knows where the next one is
+
+from reserved_ports import ReservedPort
 
 
 @pytest.fixture
@@ -16,6 +18,13 @@ def start():
     yield launch
     for engine in running:
         engine.stop()
+
+
+@pytest.fixture
+def port():
+    """For engines that take each other's place."""
+    with ReservedPort() as reserved:
+        yield str(reserved)
 
 
 @pytest.fixture

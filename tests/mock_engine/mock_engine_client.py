@@ -3,8 +3,15 @@
 import http.client
 import json
 import os
+import pathlib
 import re
 import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "processes"))
+
+import child_processes  # noqa: E402
+from reserved_ports import ReservedPort  # noqa: E402
 
 FIRST_LINE = re.compile(
     r"handoff-mock-engine listening http=(\S+):(\d+) side_channel=(\S+):(\d+) role=(\S+) engine_id=(\S+) control=(\S+):(\d+)"
@@ -35,13 +42,23 @@ class Reply:
 
 
 class MockEngine:
+    """Its port stays its own until nobody needs this object any more: for an engine that takes its place, and so that clients
+    of one that has died meet nobody else."""
+
+    options = {}  # of the process, as subprocess.Popen has them
+
     def __init__(self, *flags, binary=None):
         binary = binary or os.environ.get("HANDOFF_MOCK_ENGINE", "build/release/bin/handoff-mock-engine")
-        self.process = subprocess.Popen([binary, *flags], stdout=subprocess.PIPE, text=True)
-        if not self.read_first_line():
-            raise RuntimeError(f"{binary} did not start (exit code {self.process.wait(PATIENCE)})")
+        if "--port" not in flags:
+            host = flags[flags.index("--bind") + 1] if "--bind" in flags else "127.0.0.1"
+            self._own_port = ReservedPort(host)
+            flags = (*flags, "--port", str(self._own_port))
+        self.process = child_processes.start([binary, *flags], stdout=subprocess.PIPE, text=True, **self.options)
+        with child_processes.ended_on_failure(self.process):
+            if not self._read_first_line():
+                raise RuntimeError(f"{binary} did not start (exit code {self.process.wait(PATIENCE)})")
 
-    def read_first_line(self):
+    def _read_first_line(self):
         """Where the started process listens; False if its first line is another one."""
         match = FIRST_LINE.match(self.process.stdout.readline())
         if not match:

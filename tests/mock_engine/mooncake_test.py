@@ -201,13 +201,13 @@ def test_engine_id_that_the_bootstrap_does_not_know(pair):
     assert pair.tidy()[1]["pulls"]["unreachable"] == 2
 
 
-def test_remembered_engine_that_was_restarted_is_waited_for(start):
-    pair = Pair(start, scale=())
+def test_remembered_engine_that_was_restarted_is_waited_for(start, port):
+    bootstrap = ("--mooncake-bootstrap-port", port)
+    pair = Pair(start, prefill=bootstrap, scale=())
     assert [reply.status for reply in pair.both(*pair.bodies())] == [200, 200]
-    old, bootstrap = pair.prefill, pair.prefill.bootstrap_port
     _, stale = pair.bodies()
-    old.stop()
-    pair.prefill = start(*MOONCAKE, "--role", "producer", "--mooncake-bootstrap-port", str(bootstrap))
+    pair.prefill.stop()
+    pair.prefill = start(*MOONCAKE, "--role", "producer", *bootstrap)
     with open_request(pair.decode, COMPLETIONS, stale):
         pair.decode.wait(requests__running=1, transfers__loading=1)
         fresh = pair.both(*pair.bodies())

@@ -2,36 +2,31 @@
 
 import http.client
 import pathlib
-import socket
 import subprocess
 import tempfile
 import time
+
+import child_processes
+from reserved_ports import ReservedPort
 
 VENV = pathlib.Path(__file__).parents[2] / "build/routers-venv"
 PATIENCE = 60
 
 
-def free_port():
-    """A router can't be asked which port it chose, so it is given one that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _common(port):
-    return ["--host", "127.0.0.1", "--port", str(port), "--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port()),
+def _common(port, metrics_port):
+    return ["--host", "127.0.0.1", "--port", str(port), "--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port),
             "--policy", "round_robin", "--disable-retries", "--disable-circuit-breaker", "--request-timeout-secs", "20",
             "--worker-startup-timeout-secs", "30", "--worker-startup-check-interval", "1"]
 
 
-def _vllm(port, prefill, decode):
-    return [str(VENV / "bin/vllm-router"), "--vllm-pd-disaggregation", "--kv-connector", "nixl", *_common(port),
+def _vllm(ports, prefill, decode):
+    return [str(VENV / "bin/vllm-router"), "--vllm-pd-disaggregation", "--kv-connector", "nixl", *_common(*ports),
             "--prefill", f"http://127.0.0.1:{prefill.port}", "--decode", f"http://127.0.0.1:{decode.port}"]
 
 
-def _sglang(port, prefill, decode):
+def _sglang(ports, prefill, decode):
     bootstrap = prefill.call("GET", "/server_info").json["disaggregation_bootstrap_port"]
-    return [str(VENV / "bin/python"), "-m", "sglang_router.launch_router", "--pd-disaggregation", *_common(port),
+    return [str(VENV / "bin/python"), "-m", "sglang_router.launch_router", "--pd-disaggregation", *_common(*ports),
             "--prefill", f"http://127.0.0.1:{prefill.port}", str(bootstrap), "--decode", f"http://127.0.0.1:{decode.port}"]
 
 
@@ -39,10 +34,12 @@ class Router:
     """`engine`: whose router. Ready when the constructor returns."""
 
     def __init__(self, engine, prefill, decode):
-        self.port = free_port()
-        command = {"vllm": _vllm, "sglang": _sglang}[engine](self.port, prefill, decode)
+        # It can't be asked which ports it chose.
+        self._ports = [ReservedPort(), ReservedPort()]
+        self.port = self._ports[0].number
+        command = {"vllm": _vllm, "sglang": _sglang}[engine](self._ports, prefill, decode)
         self._log = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL)
+        self._process = child_processes.start(command, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL)
         try:
             self._wait_until_ready()
         except BaseException:
@@ -79,6 +76,8 @@ class Router:
                 self._process.kill()
                 self._process.wait(PATIENCE)
         self._log.close()
+        for port in self._ports:
+            port.close()
 
     def __enter__(self):
         return self

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import urllib.request
 
+import child_processes
 from google.protobuf import struct_pb2
 from harness.limits import PATIENCE, wait_until
 from harness.stack import need_envoy
@@ -105,15 +106,16 @@ class Envoy:
         with open(config, "w", encoding="utf-8") as file:
             json.dump(configuration(epp_port, to_the_picker or {}), file)
         self._log = open(os.path.join(self._folder.name, "log"), "w+", encoding="utf-8")
-        self.process = subprocess.Popen(
+        self.process = child_processes.start(
             [os.environ.get("HANDOFF_ENVOY") or need_envoy(), "-c", config, "--admin-address-path", admin, "--use-dynamic-base-id", "--concurrency", "1",
              "--log-level", "warning", "--disable-hot-restart"],
             stdout=self._log, stderr=subprocess.STDOUT)
-        wait_until(lambda: self.process.poll() is not None or (os.path.exists(admin) and os.path.getsize(admin) > 0))
-        assert self.process.poll() is None, self.log()
-        with open(admin, encoding="utf-8") as file:
-            self.admin = file.read().strip()
-        wait_until(lambda: self.ask("/ready", expected=(200, 503)) == b"LIVE\n")
+        with child_processes.ended_on_failure(self.process):
+            wait_until(lambda: self.process.poll() is not None or (os.path.exists(admin) and os.path.getsize(admin) > 0))
+            assert self.process.poll() is None, self.log()
+            with open(admin, encoding="utf-8") as file:
+                self.admin = file.read().strip()
+            wait_until(lambda: self.ask("/ready", expected=(200, 503)) == b"LIVE\n")
         ports = {listener["name"]: listener["local_address"]["socket_address"]["port_value"]
                  for listener in json.loads(self.ask("/listeners?format=json"))["listener_statuses"]}
         self.port, self.narrow_port = ports["front"], ports["narrow"]

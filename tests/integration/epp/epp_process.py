@@ -4,14 +4,15 @@ import json
 import subprocess
 import threading
 
+import child_processes
 import grpc
+from reserved_ports import ReservedPort
 from harness.limits import PATIENCE, wait_until
 from harness.sidecar import BIN, LogLine, environment
 from messages import health, introspection
 
 DEFAULTS = {
     "DYN_EPP_BIND": "127.0.0.1",
-    "DYN_EPP_GRPC_PORT": "0",
     "DYN_EPP_GRPC_HEALTH_PORT": "0",
     "DYN_SECURE_SERVING": "false",
     "DYN_EPP_THREADS": "2",
@@ -36,14 +37,18 @@ def unary(channel, method, request, reply):
 
 
 class Epp:
+    """Its port of the streams stays its own until nobody needs this object any more, for one that takes its place."""
+
     def __init__(self, settings=None, program="scripted-epp"):
-        merged = dict(DEFAULTS, **(settings or {}))
-        self.process = subprocess.Popen([str(BIN / program)], env=environment(merged), stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+        self._own_port = ReservedPort()
+        merged = {**DEFAULTS, "DYN_EPP_GRPC_PORT": str(self._own_port), **(settings or {})}
+        self.process = child_processes.start([str(BIN / program)], env=environment(merged), stdin=subprocess.PIPE,
+                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
         self.lines = []
         self._news = threading.Condition()
         threading.Thread(target=self._collect, daemon=True).start()
-        listening = self.wait_log("listening")
+        with child_processes.ended_on_failure(self.process):
+            listening = self.wait_log("listening")
         self.port = int(listening.fields["port"])
         self.health_port = int(listening.fields["health_port"])
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")

@@ -4,13 +4,13 @@ HTTP/1.1 and HTTP/2, and that nobody else keeps anything of it."""
 import contextlib
 import json
 import signal
-import socket
 
 import pytest
 from harness.envoy_clients import CLIENTS, ask, start
 from envoy_stack import Front, prompt, start_engine
 from harness.limits import wait_until
 from harness.sidecar import Sidecar
+from reserved_ports import ReservedPort
 
 POLICY = """
 default_policy_family: normal
@@ -41,27 +41,26 @@ class Parts:
         self.epp = front.epp
         self.envoy = front.envoy
         self.waiting = front.waiting
-        self.prefill = stack.enter_context(start_engine("producer", *PREFILL))
+        self.prefill = self._engine("producer", *PREFILL)
         self.epp.endpoint("p0", self.prefill.port, "prefill")
         stack.callback(self.epp.tell, "remove", "p0")
         self.decode, self.sidecar = self.add_decode("d0")
 
+    def _engine(self, role, *flags):
+        side_channel = self._stack.enter_context(ReservedPort())  # nobody else gets it when the engine has died
+        return self._stack.enter_context(start_engine(role, "--side-channel-port", str(side_channel), *flags))
+
     def add_decode(self, name):
-        decode = self._stack.enter_context(start_engine("consumer", *DECODE))
+        decode = self._engine("consumer", *DECODE)
         sidecar = self._stack.enter_context(Sidecar(decode.port))
         self.epp.endpoint(name, sidecar.port, "decode")
         self._stack.callback(self.epp.tell, "remove", name)
         return decode, sidecar
 
-    def kill(self, part):
-        """Its ports stay closed: nobody else gets them while the test runs."""
+    @staticmethod
+    def kill(part):
         part.process.kill()
         part.process.wait()
-        for port in (part.port, getattr(part, "side_channel_port", None)):
-            if port:
-                held = self._stack.enter_context(socket.socket())
-                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                held.bind(("127.0.0.1", port))
 
     def wait_tidy(self):
         self.epp.wait_tidy()

@@ -8,6 +8,9 @@ import signal
 import subprocess
 import threading
 
+import child_processes
+from reserved_ports import ReservedPort
+
 from .http_client import Connection
 from .limits import PATIENCE
 
@@ -16,7 +19,6 @@ PROGRAM = str(BIN / "handoff-sidecar")
 
 DEFAULTS = {
     "DYN_SIDECAR_BIND": "127.0.0.1",
-    "DYN_SIDECAR_PORT": "0",
     "DYN_SIDECAR_ADMIN_PORT": "auto",
     "DYN_SIDECAR_BACKEND": "vllm",
     "DYN_SIDECAR_THREADS": "1",
@@ -60,17 +62,22 @@ class LogLine:
 
 
 class Sidecar:
+    """Its port stays its own until nobody needs this object any more: clients of one that has stopped meet nobody else."""
+
     def __init__(self, engine_port, settings=None, arguments=()):
         merged = dict(DEFAULTS, DYN_DECODE_ENGINE_PORT=str(engine_port))
         merged.update(settings or {})
+        self._own_port = ReservedPort(merged["DYN_SIDECAR_BIND"])
+        merged.setdefault("DYN_SIDECAR_PORT", str(self._own_port))
         self.host = merged["DYN_SIDECAR_BIND"].replace("0.0.0.0", "127.0.0.1")
-        self.process = subprocess.Popen([PROGRAM, *arguments], env=environment(merged), stderr=subprocess.PIPE,
-                                        stdout=subprocess.DEVNULL, text=True, errors="replace")
+        self.process = child_processes.start([PROGRAM, *arguments], env=environment(merged), stderr=subprocess.PIPE,
+                                             stdout=subprocess.DEVNULL, text=True, errors="replace")
         self.lines = []
         self.ended = False
         self._news = threading.Condition()
         threading.Thread(target=self._collect, daemon=True).start()
-        listening = self.wait_log("listening")
+        with child_processes.ended_on_failure(self.process):
+            listening = self.wait_log("listening")
         self.port = int(listening.fields["port"])
         self.admin_port = int(listening.fields["admin_port"])
 
