@@ -30,20 +30,20 @@ Refusal refusal_of(const SelectionError& error, bool of_prefill) {
   return {EppError::internal_error, {}};
 }
 
-EppError error_of(TokenizeError error) {
+Refusal refusal_of(TokenizeError error) {
   switch (error) {
     case TokenizeError::kRefused:
-      return EppError::invalid_request;
+      return {EppError::invalid_request, "The tokenizer service refuses the request."};
     case TokenizeError::kUnavailable:
-      return EppError::tokenizer_unavailable;
+      return {EppError::tokenizer_unavailable, {}};
     case TokenizeError::kTimeout:
-      return EppError::tokenizer_timeout;
+      return {EppError::tokenizer_timeout, {}};
     case TokenizeError::kBadAnswer:
-      return EppError::tokenizer_bad_answer;
+      return {EppError::tokenizer_bad_answer, {}};
     case TokenizeError::kCancelled:
       break;
   }
-  return EppError::internal_error;
+  return {EppError::internal_error, {}};
 }
 
 }  // namespace handoff::epp

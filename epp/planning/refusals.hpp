@@ -10,6 +10,6 @@ namespace handoff::epp {
 Refusal refusal_of(const SelectionError& error, bool of_prefill);
 
 // And about a failed tokenizer, where that may fail a request.
-EppError error_of(TokenizeError error);
+Refusal refusal_of(TokenizeError error);
 
 }  // namespace handoff::epp

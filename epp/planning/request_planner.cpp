@@ -165,7 +165,7 @@ class RequestPlanner::Run final : public PlanningRun,
     const auto& failure = std::get<TokenizeFailure>(result);
     if (failure.error != TokenizeError::kCancelled) planner_.tokenizer_failures_.fetch_add(1, kRelaxed);
     if (config().tokenizer_fallback == TokenizerFallback::kError) {
-      refuse(error_of(failure.error));
+      finish(refusal_of(failure.error));
       return;
     }
     book();

@@ -85,9 +85,10 @@ class ExtProcServer::Impl {
     // They live as long as the server: its handshakes ask them.
     credentials_ = make_server_credentials(options_.secure, options_.certificate_path, options_.key_path);
     // Both or none: the port of a program that doesn't start is of no use to anybody.
-    listener_ = std::make_unique<ConnectionListener>(options_.bind, options_.port, "DYN_EPP_GRPC_PORT");
-    health_listener_ =
-        std::make_unique<ConnectionListener>(options_.bind, options_.health_port, "DYN_EPP_GRPC_HEALTH_PORT");
+    listener_ =
+        std::make_unique<ConnectionListener>(options_.bind, options_.port, "DYN_EPP_BIND, DYN_EPP_GRPC_PORT");
+    health_listener_ = std::make_unique<ConnectionListener>(options_.bind, options_.health_port,
+                                                            "DYN_EPP_BIND, DYN_EPP_GRPC_HEALTH_PORT");
     start_health();
     start_ext_proc(life);
   }

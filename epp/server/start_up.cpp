@@ -7,6 +7,18 @@ namespace {
 
 constexpr const char* kProgram = "handoff-epp";
 
+// Settings that are well-formed, and can't do together what they seem to say.
+void warn_of_contradictions(const EppConfig& config, std::vector<std::string>& warnings) {
+  if (!config.secure_serving && !config.tls_certificate_path.empty()) {
+    warnings.emplace_back("DYN_EPP_TLS_CERT_PATH is not used: DYN_SECURE_SERVING is false");
+  }
+  if (config.limits.max_buffered < config.limits.max_request_body) {
+    warnings.emplace_back(
+        "bodies above DYN_EPP_MAX_BUFFERED_BYTES get 503 for ever, though DYN_EPP_MAX_REQUEST_BODY_BYTES "
+        "allows them");
+  }
+}
+
 }  // namespace
 
 StartUp read_settings(const std::vector<std::string>& arguments, const config::Environment& environment,
@@ -30,6 +42,8 @@ StartUp read_settings(const std::vector<std::string>& arguments, const config::E
   } else if (parsed.request == config::Request::print_config) {
     result.what = StartUp::What::print_and_exit;
     result.text = table.print_config();
+  } else {
+    warn_of_contradictions(config, result.warnings);
   }
   return result;
 }

@@ -159,7 +159,8 @@ int main(int argc, char** argv) {
   }
   ScriptedTokenizer tokenizer;
   ScriptedSource source(tokenizer);
-  run_epp(config, source, config.tokenizer_protocol == TokenizerProtocol::kNone ? nullptr : &tokenizer);
+  run_epp(config, source, config.tokenizer_protocol == TokenizerProtocol::kNone ? nullptr : &tokenizer,
+          start.warnings);
   handoff::telemetry::flush_logging();
   std::_Exit(0);  // the reader of commands still waits for a line
 }

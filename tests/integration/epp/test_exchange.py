@@ -371,6 +371,7 @@ def test_tokenizer_faults_refuse_where_asked_for(epp, stream, fault, status, cod
     stream.send_body(chat())
     assert stream.until_end() == grpc.StatusCode.OK
     assert_refused(stream, status, code)
+    assert "okenizer" in json.loads(stream.immediate.body)["error"]["message"], "who it was"
 
 
 @pytest.mark.settings(DYN_EPP_MAX_INFLIGHT_REQUESTS="2")

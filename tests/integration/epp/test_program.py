@@ -394,6 +394,20 @@ def test_a_certificate_that_cannot_be_served_stops_the_start(tmp_path):
         assert text.count("\n") == 1, (name, text)
 
 
+def test_settings_that_contradict_each_other_are_told(tmp_path):
+    folder = tmp_path / "certificate"
+    folder.mkdir()
+    certificate, key = make_certificate(folder, "one")
+    epp = Epp({"DYN_SECURE_SERVING": "false", "DYN_EPP_TLS_CERT_PATH": str(certificate), "DYN_EPP_TLS_KEY_PATH": str(key),
+               "DYN_EPP_MAX_BUFFERED_BYTES": str(1 << 20)})
+    try:
+        epp.wait_log("configuration", warning="DYN_EPP_TLS_CERT_PATH is not used: DYN_SECURE_SERVING is false")
+        epp.wait_log("configuration", warning="bodies above DYN_EPP_MAX_BUFFERED_BYTES get 503 for ever, though "
+                                              "DYN_EPP_MAX_REQUEST_BODY_BYTES allows them")
+    finally:
+        assert epp.stop() == 0
+
+
 def test_yaml_without_end_stops_the_start_at_once(tmp_path):
     deep, endless, endpoints = tmp_path / "deep", tmp_path / "endless", tmp_path / "endpoints.yaml"
     deep.write_text("[" * 100_000, encoding="utf-8")
@@ -657,12 +671,12 @@ def test_connections_wait_while_there_are_no_descriptors(own, port):
 def test_port_in_use_stops_the_start():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(AssertionError, match="it ended with.*Address already in use"):
+        with pytest.raises(AssertionError, match="it ended with.*DYN_EPP_BIND, DYN_EPP_GRPC_PORT.*Address already in use"):
             Epp({"DYN_EPP_GRPC_PORT": str(port)})
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
 def test_port_in_use_in_one_family_stops_the_start():
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
-        with pytest.raises(AssertionError, match="it ended with.*Address already in use"):
+        with pytest.raises(AssertionError, match="it ended with.*DYN_EPP_BIND, DYN_EPP_GRPC_PORT.*Address already in use"):
             Epp({"DYN_EPP_BIND": "0.0.0.0", "DYN_EPP_GRPC_PORT": str(taken.getsockname()[1])})
