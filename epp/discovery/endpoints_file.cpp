@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -31,10 +32,20 @@ bool is_visible(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
 
-bool is_literal(const std::string& address) {
-  in6_addr scratch{};
-  return inet_pton(AF_INET, address.c_str(), &scratch) == 1 ||
-         inet_pton(AF_INET6, address.c_str(), &scratch) == 1;
+// An IP address in the one spelling that all of its spellings have in common, so that two entries for one
+// place are seen. None: it is no IP address.
+std::optional<std::string> canonical_address(const std::string& text) {
+  in_addr four{};
+  in6_addr six{};
+  std::array<char, INET6_ADDRSTRLEN> out{};
+  if (inet_pton(AF_INET, text.c_str(), &four) == 1) return text;
+  if (inet_pton(AF_INET6, text.c_str(), &six) != 1) return std::nullopt;
+  if (IN6_IS_ADDR_V4MAPPED(&six)) {
+    inet_ntop(AF_INET, &six.s6_addr[12], out.data(), out.size());
+  } else {
+    inet_ntop(AF_INET6, &six, out.data(), out.size());
+  }
+  return out.data();
 }
 
 bool is_dns_name(const std::string& name) {
@@ -133,10 +144,11 @@ class FileReader {
       }
     } else if (key == "address") {
       const std::string text = scalar(key, value);
-      out.is_name = !is_literal(text);
+      const auto address = canonical_address(text);
+      out.is_name = !address;
       if (out.is_name && !is_dns_name(text))
         wrong(key, value, "an IPv4 or IPv6 address without brackets, or a DNS name");
-      endpoint.address = text;
+      endpoint.address = address.value_or(text);
     } else if (key == "port") {
       if (const auto port = number(key, value, 1, 65535)) endpoint.port = static_cast<std::uint16_t>(*port);
     } else if (key == "role") {
