@@ -57,7 +57,7 @@ def test_a_port_that_is_taken_on_one_host_is_passed_over(monkeypatch):
         monkeypatch.setattr(ReservedPort, "_hold", staticmethod(
             lambda stack, host, wanted: asked.append(wanted) or hold(stack, host, wanted if len(asked) > 1 else number)))
         with ReservedPort("127.0.0.1", "127.0.0.2") as got:
-            assert got.number != number and asked == [0, number, 0, got.number]
+            assert got.number != number and asked[:3] == [0, number, 0] and asked[-1] == got.number
 
 
 def test_tries_have_an_end(monkeypatch):
