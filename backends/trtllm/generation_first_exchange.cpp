@@ -51,10 +51,7 @@ void GenerationFirstExchange::on_event(const handoff_event& event, sdk::Turn& tu
   if (phase_ == Phase::asking) {
     if (event.leg == info_leg_) on_info(event, turn);
   } else if (phase_ == Phase::relaying) {
-    if (event.leg != generation_leg_ || event.kind != HANDOFF_EVENT_LEG_FAILED) return;
-    phase_ = Phase::settled;  // it broke before the client had anything of it
-    memory_.forget(context_endpoint_);
-    if ((event.flags & HANDOFF_CLIENT_STARTED) == 0) turn.fail_with_leg(generation_leg_);
+    if (event.leg == generation_leg_ && event.kind == HANDOFF_EVENT_LEG_FAILED) on_failed(event, turn);
   } else if (event.leg == generation_leg_) {
     on_generation(event, turn);
   } else if (event.leg == context_leg_id_) {
@@ -302,7 +299,10 @@ void GenerationFirstExchange::answer_finished(const ContextReply& reply, sdk::Tu
   answer_from_context(host_, reply, body_, api_of(sdk::view(request_.path)), turn);
 }
 
+/// Also after relay(), which lets generation answer as soon as context is done: it may not have said a word
+/// yet.
 void GenerationFirstExchange::on_failed(const handoff_event& event, sdk::Turn& turn) {
+  const bool context_is_over = phase_ == Phase::relaying;
   phase_ = Phase::settled;
   if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;
   memory_.forget(context_endpoint_);
@@ -310,7 +310,7 @@ void GenerationFirstExchange::on_failed(const handoff_event& event, sdk::Turn& t
   // A context that has the request and breaks off may be sending its blocks: generation is left to linger.
   const bool never_sent = (event.flags & HANDOFF_REQUEST_SENT) == 0;
   if (is_context && never_sent && !generation_done_) turn.cancel(generation_leg_);
-  if (!is_context) cancel_context(turn);
+  if (!is_context && !context_is_over) cancel_context(turn);
   if (sdk::lost_in_transit(event) && !tried_again_) {
     tried_again_ = true;
     host_.count("started_over");

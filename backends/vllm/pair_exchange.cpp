@@ -17,9 +17,7 @@ void PairExchange::on_event(const handoff_event& event, sdk::Turn& turn) {
   } else if (phase_ == Phase::other) {
     on_other_event(event, turn);
   } else if (phase_ == Phase::relaying) {
-    if (event.leg != decode_leg_ || event.kind != HANDOFF_EVENT_LEG_FAILED) return;
-    phase_ = Phase::settled;  // it broke before the client had anything of it
-    if ((event.flags & HANDOFF_CLIENT_STARTED) == 0) turn.fail_with_leg(decode_leg_);
+    if (event.leg == decode_leg_ && event.kind == HANDOFF_EVENT_LEG_FAILED) on_decode_failed(event, turn);
   } else if (event.leg == prefill_leg_) {
     on_prefill(event, turn);
   } else if (event.leg == decode_leg_) {
@@ -101,18 +99,23 @@ void PairExchange::on_decode(const handoff_event& event, sdk::Turn& turn) {
       on_decode_spoke(turn);
       return;
     case HANDOFF_EVENT_LEG_FAILED:
-      phase_ = Phase::settled;
-      if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;
-      forget();
-      if (!prefill_done_) turn.cancel(prefill_leg_);
-      if (sdk::lost_in_transit(event) && !tried_again_) {
-        start_over(turn);
-        return;
-      }
-      turn.fail_with_leg(decode_leg_);
+      on_decode_failed(event, turn);
       return;
     default:
       return;
+  }
+}
+
+/// Also after relay(), which lets decode answer as soon as prefill is done: it may not have said a word yet.
+void PairExchange::on_decode_failed(const handoff_event& event, sdk::Turn& turn) {
+  phase_ = Phase::settled;
+  if ((event.flags & HANDOFF_CLIENT_STARTED) != 0) return;
+  forget();
+  if (!prefill_done_) turn.cancel(prefill_leg_);
+  if (sdk::lost_in_transit(event) && !tried_again_) {
+    start_over(turn);
+  } else {
+    turn.fail_with_leg(decode_leg_);
   }
 }
 

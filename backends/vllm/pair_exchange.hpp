@@ -73,6 +73,7 @@ class PairExchange : public sdk::Exchange {
  private:
   void on_prefill(const handoff_event& event, sdk::Turn& turn);
   void on_decode(const handoff_event& event, sdk::Turn& turn);
+  void on_decode_failed(const handoff_event& event, sdk::Turn& turn);
   void on_decode_spoke(sdk::Turn& turn);
   void on_decode_refused(bool by_status_4xx, sdk::Turn& turn);
   void start_over(sdk::Turn& turn);

@@ -9,10 +9,6 @@ from wire import Broken, Connection, Nonsense
 
 # Said of an answer that may only be if the machine held an engine up for longer than the read time-out.
 LATE = "late"
-# Said of an answer that may only be if two engines in a row closed a kept connection just as it was used: that is tried once more,
-# not for ever. Few requests of a run meet that.
-LOST_TWICE = "lost twice"
-MOST_LOST_TWICE = 2
 # What the sidecar says of an engine that took too long.
 TIMED_OUT = (b"did not answer in time", b"The prefill engine took too long")
 
@@ -28,7 +24,6 @@ class Clients:
         self.counts = collections.Counter()
         self.wrong = []
         self.late = 0
-        self.lost_twice = 0
         self.held_up = 0.0  # seconds, the longest that the machine did not let this program go on
         self.next_number = 0
 
@@ -65,8 +60,6 @@ class Clients:
     def note(self, request, verdict):
         if verdict == LATE:
             self.late += 1
-        elif verdict == LOST_TWICE:
-            self.lost_twice += 1
         elif verdict:
             self.complain(request, verdict)
 
@@ -114,7 +107,7 @@ class Clients:
         except Broken:
             return
         verdict = request.judge(answer)
-        if verdict and verdict not in (LATE, LOST_TWICE):
+        if verdict and verdict != LATE:
             self.complain(request, verdict)
 
     async def steady(self, rng, pause=0.0):

@@ -22,7 +22,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "mock_engine"), str(HERE.parent / "
 
 import faults  # noqa: E402
 import shapes  # noqa: E402
-from clients import LATE, LOST_TWICE, MOST_LOST_TWICE, TIMED_OUT, Clients  # noqa: E402
+from clients import LATE, TIMED_OUT, Clients  # noqa: E402
 from fault_engines import CONNECTOR, ENGINE, SANITIZED, TRTLLM, Engines, check_engines  # noqa: E402
 from sidecar_process import SidecarProcess  # noqa: E402
 from wire import Broken, Connection  # noqa: E402
@@ -130,9 +130,7 @@ class Request:
             return wrong
         if answer.status == shape.status:
             return None
-        if answer.status == 502 and b"closed the connection without an answer" in answer.body and (harmless or not shape.text):
-            if shape.text and not self.is_stormy():
-                return LOST_TWICE
+        if answer.status == 502 and not shape.text and b"closed the connection without an answer" in answer.body:
             return None  # lost to an idle connection's close; sending a POST of unknown effect again is not ours to do
         if harmless and answer.status == 504 and any(said in answer.body for said in TIMED_OUT):
             # A real generation worker waits for the blocks of a context worker that died, until its own transfer
@@ -367,10 +365,9 @@ def test_random_faults(seed, tmp_path):
         asyncio.run(run.exchanges())
         took = time.monotonic() - began
         print(f"{run.next_number} requests in {took:.1f} s, {run.answered} answered, {run.abandoned} abandoned, "
-              f"{run.late} late, {run.lost_twice} lost twice, held up for {run.held_up:.2f} s: {dict(run.counts)}")
+              f"{run.late} late, held up for {run.held_up:.2f} s: {dict(run.counts)}")
         assert sidecar.alive(), f"the sidecar ended with {sidecar.process.returncode}:\n{sidecar.log()[-6000:]}"
         assert run.wrong == [], "\n".join(run.wrong[:20])
-        assert run.lost_twice <= MOST_LOST_TWICE
         assert run.late == 0 or run.was_starved(sidecar.log()), f"{run.late} time-outs without a reason"
 
         check_engines(run)

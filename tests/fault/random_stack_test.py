@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE), *(str(HERE.parent / folder) for folder in ("mock_engi
 
 import faults  # noqa: E402
 import shapes  # noqa: E402
-from clients import MOST_LOST_TWICE, Clients  # noqa: E402
+from clients import Clients  # noqa: E402
 from harness.stack import answered, chat, expected_text, report, start_stack, wait_tidy  # noqa: E402
 from stack_requests import PICKER_DIED, StackRequest  # noqa: E402
 from stack_storm import Storm  # noqa: E402
@@ -336,7 +336,6 @@ def test_random_faults_of_the_whole_stack(seed):
         asyncio.run(run.exchanges())
         print(f"{run.next_number} requests in {time.monotonic() - began:.1f} s: {dict(run.counts)}, late {run.late}")
         assert run.wrong == [], "\n".join(run.wrong[:20])
-        assert run.lost_twice <= MOST_LOST_TWICE
         assert run.late == 0 or run.was_starved("\n".join(line.text for line in stack.picker.lines)), run.late
         check_nothing_is_left(run)
         for number in range(4):  # and it works

@@ -4,7 +4,7 @@ import json
 
 import faults
 import shapes
-from clients import LATE, LOST_TWICE, TIMED_OUT
+from clients import LATE, TIMED_OUT
 
 PICKER_DIED = "Endpoint Picker died"
 # What happens to parts of the stack, and what a request may be told that was under way when it began.
@@ -97,9 +97,8 @@ class StackRequest:
             return None
         if any(answer.status in INCIDENTS[incident] for incident in self.seen):
             return None
-        if answer.status == 502 and b"closed the connection without an answer" in answer.body:
-            # Lost to an idle connection's close; sending a POST of unknown effect again is not ours to do.
-            return LOST_TWICE if shape.text else None
+        if answer.status == 502 and not shape.text and b"closed the connection without an answer" in answer.body:
+            return None  # lost to an idle connection's close; sending a POST of unknown effect again is not ours to do
         if answer.status == 503 and self._is_refusal(answer, "no_ready_endpoint", shape.method):
             return LATE  # a healthy engine did not answer its health check in time
         if answer.status == 504 and any(said in answer.body for said in TIMED_OUT):

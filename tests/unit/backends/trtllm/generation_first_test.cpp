@@ -295,6 +295,13 @@ TEST_F(GenerationFirst, LegLostOnAKeptConnectionStartsBothOverOnce) {
   EXPECT_EQ(only(exchange->deliver(lost(6))).kind, Kind::fail_with_leg);
 }
 
+TEST_F(GenerationFirst, GenerationLostAfterContextIsDoneStartsBothOver) {
+  const auto exchange = pairing();
+  EXPECT_EQ(only(exchange->deliver(leg_done(3, 200, context_reply()))).kind, Kind::relay);
+  const auto lost = leg_failed(2, HANDOFF_CAUSE_RESET, HANDOFF_REUSED | HANDOFF_REQUEST_SENT);
+  EXPECT_EQ(only(exchange->deliver(lost)).leg.name, "server_info");
+}
+
 // T51
 TEST_F(GenerationFirst, ClientThatLeavesBetweenTheLegsLetsContextFinish) {
   EXPECT_TRUE(pairing()->deliver(ended(HANDOFF_OUTCOME_CLIENT_GONE, HANDOFF_REQUEST_SENT)).empty());

@@ -448,6 +448,17 @@ TEST_F(Mooncake, FailuresCloseTheOtherLeg) {
   EXPECT_EQ(lost_leg.exchange->deliver(lost(lost_leg.decode.id)).at(1).leg.name, "bootstrap");
 }
 
+TEST_F(Mooncake, DecodeLostAfterPrefillIsDoneStartsBothOverOnce) {
+  auto one = pair();
+  EXPECT_EQ(only(one.exchange->deliver(leg_done(one.prefill.id, 200, kLength))).kind, Kind::relay);
+  const auto asked = only(one.exchange->deliver(lost(one.decode.id))).leg;
+  EXPECT_EQ(asked.name, "bootstrap");
+  const auto legs = one.exchange->deliver(leg_done(asked.id, 200, kRanks));
+  ASSERT_EQ(legs.size(), 2U);
+  EXPECT_EQ(only(one.exchange->deliver(leg_done(legs[0].leg.id, 200, kLength))).kind, Kind::relay);
+  EXPECT_EQ(only(one.exchange->deliver(lost(legs[1].leg.id))).kind, Kind::fail_with_leg);
+}
+
 // C85: decode would wait for ever for blocks that nobody sends.
 TEST_F(Mooncake, PrefillReplyWithoutAnAnswerClosesDecodeAndIsTold) {
   for (const std::string reply :
