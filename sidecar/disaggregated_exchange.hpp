@@ -151,8 +151,9 @@ class DisaggregatedExchange : public std::enable_shared_from_this<DisaggregatedE
   bool in_entry_ = false;
   bool ending_ = false;
   bool closing_ = false;
-  bool body_gone_ = false;  // freed, since the answer flows
-  bool settled_ = false;    // the client has its answer, or can't have one
+  bool body_gone_ = false;        // freed, since the answer flows
+  bool lost_in_transit_ = false;  // a leg was, so whatever the backend starts now gets a new connection
+  bool settled_ = false;          // the client has its answer, or can't have one
   bool broken_ = false;
   Claim claim_ = Claim::none;
 };

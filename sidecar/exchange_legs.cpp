@@ -20,6 +20,7 @@ LegRequest DisaggregatedExchange::request_of(Leg& leg, bool is_last) {
           .upload = nullptr,
           .is_head = leg.is_head,
           .may_resend = (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0,
+          .new_connection = lost_in_transit_,
           .deadline = leg.deadline,
           .on_sent = hook(HANDOFF_LEG_WANT_SENT, &DisaggregatedExchange::tell_sent),
           .on_connected = hook(HANDOFF_LEG_WANT_CONNECTED, &DisaggregatedExchange::tell_connected)};
@@ -78,6 +79,7 @@ Awaitable<> DisaggregatedExchange::run_leg(Leg& leg) {
   services_.lingering.erase(&*leg.upstream);
   auto& record = request_->record.leg(leg.role);
   if (!leg.given_up || record.failure == LegFailure::none) record_leg(record, *leg.upstream, failure);
+  if (leg.upstream->lost_in_transit()) lost_in_transit_ = true;
   if (failure != LegFailure::none || leg.given_up) leg.upstream->close();
   if (leg.given_up) co_return;
   if (leg.relayed && failure == LegFailure::none) co_return;  // the answer is out: nothing is left to decide

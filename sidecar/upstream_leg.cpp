@@ -103,7 +103,7 @@ Awaitable<LegFailure> UpstreamLeg::open() {
     overall_.emplace(context_.pool.deadlines(), [this] { on_deadline(); });
     overall_->arm(request_.deadline);
   }
-  for (bool allow_kept = true;; allow_kept = false) {
+  for (bool allow_kept = !request_.new_connection;; allow_kept = false) {
     begin_attempt(allow_kept);
     auto failure = cancelled_ ? LegFailure::cancelled : LegFailure::none;
     if (failure == LegFailure::none && !connection_) {
@@ -121,8 +121,9 @@ Awaitable<LegFailure> UpstreamLeg::open() {
     if (failure == LegFailure::none) co_return failure;
     // The engine closed a kept connection just as we used it. Nothing was answered, and sending again does no
     // harm.
-    const bool lost_in_transit = failure == LegFailure::reset && reused_ && !reply_started_;
-    if (!allow_kept || !lost_in_transit || !request_.may_resend || request_.upload != nullptr) {
+    lost_in_transit_ = failure == LegFailure::reset && reused_ && !reply_started_;
+    if (lost_in_transit_) context_.pool.forget(request_.engine);
+    if (!allow_kept || !lost_in_transit_ || !request_.may_resend || request_.upload != nullptr) {
       close();
       co_return failure;
     }
@@ -132,6 +133,7 @@ Awaitable<LegFailure> UpstreamLeg::open() {
 void UpstreamLeg::begin_attempt(bool allow_kept) {
   connection_.reset();
   reused_ = false;
+  lost_in_transit_ = false;
   cut_short_ = false;
   times_.sent = {};
   carry_.clear();

@@ -57,6 +57,7 @@ struct LegRequest {
   BodySource* upload = nullptr;  // instead of body
   bool is_head = false;
   bool may_resend = false;             // sending it twice does no harm
+  bool new_connection = false;         // not one that was kept
   milliseconds deadline{0};            // for all of it; zero: none
   std::function<void()> on_sent;       // called when all of it has been written
   std::function<void()> on_connected;  // called before anything is written, for each connection that is tried
@@ -128,6 +129,8 @@ class UpstreamLeg {
   bool fully_sent() const { return times_.sent != Clock::time_point{} && !cut_short_; }
   bool reply_started() const { return reply_started_; }
   bool on_reused() const { return reused_; }
+  /// Whether open() failed as the engine closed a kept connection just as it was used.
+  bool lost_in_transit() const { return lost_in_transit_; }
   bool cancelled() const { return cancelled_; }
 
  private:
@@ -174,6 +177,7 @@ class UpstreamLeg {
   bool any_sent_ = false;
   bool reply_started_ = false;
   bool reused_ = false;
+  bool lost_in_transit_ = false;
   bool cancelled_ = false;
   bool reading_ = false;
   bool nudged_ = false;

@@ -73,6 +73,13 @@ void UpstreamPool::drop(UpstreamConnection& connection) {
   --idle_count_;
 }
 
+void UpstreamPool::forget(const EngineAddress& engine) {
+  const auto found = idle_.find(engine.authority);
+  if (found == idle_.end()) return;
+  idle_count_ -= found->second.size();
+  found->second.clear();
+}
+
 void UpstreamPool::close() {
   closed_ = true;
   idle_.clear();

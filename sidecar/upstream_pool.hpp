@@ -47,6 +47,9 @@ class UpstreamPool {
   /// A kept connection on which the engine has neither hung up nor said anything since, or null.
   std::unique_ptr<UpstreamConnection> take(const EngineAddress& engine);
   void give_back(std::unique_ptr<UpstreamConnection> connection);
+  /// Closes what is idle of one engine: it has just closed a kept connection under a request, so its others
+  /// are as doubtful, and the next try is to have a new one.
+  void forget(const EngineAddress& engine);
   /// Closes what is idle, and keeps nothing from now on.
   void close();
   std::size_t idle_count() const { return idle_count_; }

@@ -53,7 +53,8 @@ constexpr bool is_success(std::uint32_t status) {
 }
 
 /// Whether a leg failed because the engine closed an idle connection while it was taken for the leg: the
-/// engine has said nothing, and what may be sent again can be sent again.
+/// engine has said nothing, and what may be sent again can be sent again. Legs that the exchange starts
+/// afterwards have connections of their own, so that they don't meet the same.
 constexpr bool lost_in_transit(const handoff_event& event) {
   return event.kind == HANDOFF_EVENT_LEG_FAILED && event.cause == HANDOFF_CAUSE_RESET &&
          (event.flags & HANDOFF_REUSED) != 0 && (event.flags & HANDOFF_REPLY_STARTED) == 0;

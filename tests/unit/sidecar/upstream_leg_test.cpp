@@ -44,6 +44,7 @@ class UpstreamLegTest : public LoopCase {
                                                     .upload = nullptr,
                                                     .is_head = false,
                                                     .may_resend = may_resend,
+                                                    .new_connection = new_connection_,
                                                     .deadline = deadline,
                                                     .on_sent = nullptr,
                                                     .on_connected = nullptr});
@@ -58,6 +59,7 @@ class UpstreamLegTest : public LoopCase {
   void start(UpstreamLeg& leg, Outcome& out) { spawn(converse(leg, out), started_); }
 
   std::string_view body_ = "body";
+  bool new_connection_ = false;
   bool started_ = false;
 };
 
@@ -179,6 +181,16 @@ TEST_F(UpstreamLegTest, ReusesAConnection) {
   EXPECT_EQ(engine.connections(), 1u);
 }
 
+TEST_F(UpstreamLegTest, TakesNoKeptConnectionWhereItMustBeNew) {
+  const Script twice{Step::read_request(), Step::send(kReply), Step::read_request(), Step::send(kReply)};
+  ScriptedEngine engine(context, {twice, twice});
+  EXPECT_EQ(ask(engine.address()).content, "hi");
+  new_connection_ = true;
+  EXPECT_EQ(ask(engine.address()).content, "hi");
+  EXPECT_EQ(engine.connections(), 2u);
+  EXPECT_EQ(pool.idle_count(), 2u);
+}
+
 // The engine closes just as the second request arrives.
 TEST_F(UpstreamLegTest, AsksAgainOnceWhenAKeptConnectionFails) {
   ScriptedEngine engine(context,
@@ -206,6 +218,26 @@ TEST_F(UpstreamLegTest, DoesNotAskAgainWhatMayNotBeSentTwice) {
   EXPECT_TRUE(leg->request_sent());
   EXPECT_FALSE(leg->reply_started());
   EXPECT_EQ(engine.connections(), 1u);
+}
+
+// Whoever makes another try with a leg of its own must not run into the next connection that the engine
+// closes.
+TEST_F(UpstreamLegTest, KeepsNoOtherConnectionToAnEngineThatClosedOneUnderARequest) {
+  const Script closes{Step::read_request(), Step::send(kReply), Step::read_request(), Step::reset()};
+  ScriptedEngine engine(context,
+                        {closes, closes, {Step::read_request(), Step::send(kReply), Step::wait_for_close()}});
+  const auto one = leg_to(engine.address());
+  const auto two = leg_to(engine.address());
+  Outcome of_one;
+  Outcome of_two;
+  start(*one, of_one);
+  run(converse(*two, of_two));
+  ASSERT_TRUE(run_until([&] { return of_one.ended; }));
+  ASSERT_EQ(pool.idle_count(), 2u);
+  EXPECT_EQ(ask(engine.address()).open, LegFailure::reset);
+  EXPECT_EQ(pool.idle_count(), 0u);
+  EXPECT_EQ(ask(engine.address()).content, "hi");
+  EXPECT_EQ(engine.connections(), 3u);
 }
 
 TEST_F(UpstreamLegTest, DoesNotAskAgainOnceAReplyHasBegun) {
