@@ -98,6 +98,8 @@ std::uint64_t DisaggregatedExchange::retries_of(const Leg& leg) const {
 
 Awaitable<LegFailure> DisaggregatedExchange::open_with_retries(Leg& leg) {
   const auto& config = services_.plan.config;
+  const auto began = Clock::now();
+  const auto deadline = leg.deadline;  // of all tries together
   for (auto retries = retries_of(leg);; --retries) {
     const auto failure = co_await leg.upstream->open();
     const auto status = failure == LegFailure::none ? leg.upstream->head().status : 0;
@@ -105,7 +107,13 @@ Awaitable<LegFailure> DisaggregatedExchange::open_with_retries(Leg& leg) {
                           failure == LegFailure::connect_timeout || status == 502 || status == 503 ||
                           status == 504;
     if (retries == 0 || !worth_it || leg.given_up) co_return failure;
+    if (deadline.count() > 0) {
+      const auto passed = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
+      leg.deadline = deadline - passed - config.prefill_retry_backoff;
+      if (leg.deadline.count() <= 0) co_return failure;  // the engine's own words rather than ours
+    }
     services_.counters.add("prefill_retries");
+    ++request_->record.prefill_retries;
     leg.upstream.emplace(services_.legs, request_of(leg, retries == 1));
     leg.timer.emplace(services_.deadlines, [&leg] { leg.wake.notify(); });
     leg.timer->arm(config.prefill_retry_backoff);

@@ -114,6 +114,7 @@ void finish_exchange(const ExchangeRecord& record, Counters& counters) {
           "auxiliary_ms", record.auxiliary);
   log_leg(line, "prefill_status", "prefill_failure", "prefill_sent_ms", "prefill_head_ms", "prefill_ms",
           record.prefill);
+  if (record.prefill_retries != 0) line.field("prefill_retries", record.prefill_retries);
   log_leg(line, "decode_status", "decode_failure", "decode_sent_ms", "decode_head_ms", "decode_ms",
           record.decode);
   line.field("bytes_in", record.bytes_in).field("bytes_out", record.bytes_out);

@@ -36,6 +36,7 @@ struct ExchangeRecord {
   ExchangeOutcome outcome = ExchangeOutcome::answered;
   std::string reason;  // why this mode, if that is not obvious
   std::string prefill_endpoint;
+  unsigned prefill_retries = 0;
   std::string prefill_error;  // one word that a failed prefill engine said about itself
   unsigned status = 0;        // what the client was told; 0: nothing
   std::string error_code;     // of an error that we made

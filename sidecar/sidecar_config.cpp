@@ -140,7 +140,7 @@ void declare_prefill(config::OptionTable& table, SidecarConfig& config) {
   table.add({.name = "DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS", .help = "Pause before such a try."},
             config.prefill_retry_backoff, config::milliseconds(Millis(1), Millis(60000)));
   table.add({.name = "DYN_SIDECAR_PREFILL_DEADLINE_MS",
-             .help = "Time for the whole prefill leg.",
+             .help = "Time for the whole prefill leg, further tries included.",
              .aliases = {{.name = "DYN_CONTEXT_FIRST_CONTEXT_DEADLINE_MS"}}},
             config.prefill_deadline, config::milliseconds(Millis(1), hours(24)));
   table.add({.name = "DYN_SIDECAR_MAX_PREFILL_RESPONSE_BYTES",

@@ -170,6 +170,8 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
   }
   if (!problems.empty()) {
     result.what = StartUp::What::refuse;
+    // A misspelt name may be why a setting is missing.
+    for (const auto& warning : result.warnings) problems.push_back("also: " + warning);
     result.text = as_list(problems);
     return result;
   }

@@ -38,6 +38,8 @@ StartUp read_settings(const std::vector<std::string>& arguments, const config::E
     result.what = StartUp::What::refuse;
     result.text = std::string(kProgram) + ": cannot start:\n";
     for (const auto& problem : parsed.problems) result.text += "  " + problem + "\n";
+    // A misspelt name may be why a setting is missing.
+    for (const auto& warning : parsed.warnings) result.text += "  also: " + warning + "\n";
     result.text += "See " + std::string(kProgram) + " --help.\n";
   } else if (parsed.request == config::Request::print_config) {
     result.what = StartUp::What::print_and_exit;

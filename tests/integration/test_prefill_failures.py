@@ -162,13 +162,24 @@ def test_refused_connections_are_retried(own):
     assert rig.counters_at_end()["prefill_retries"] == 2
 
 
+@pytest.mark.settings(DYN_SIDECAR_PREFILL_RETRIES="10", DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS="300",
+                      DYN_SIDECAR_PREFILL_DEADLINE_MS="1000")
+def test_the_deadline_is_for_all_tries_together(rig):
+    rig.prefill.fault(action="status", status=503)
+    rig.post(COMPLETION).refused(503, "prefill_upstream_error")  # what it said, not that the time is over
+    tries = len(rig.legs(rig.prefill))
+    assert 1 <= tries <= 4, "three pauses are all that there is time for"
+    assert rig.exchange_line(path="/v1/completions").fields.get("prefill_retries", "0") == str(tries - 1)
+
+
 def test_no_retry_by_default(rig):
     rig.prefill.fault(action="status", status=503, times=1)
     rig.post(COMPLETION).refused(503, "prefill_upstream_error")
     assert len(rig.legs(rig.prefill)) == 1
 
 
-@pytest.mark.settings(DYN_SIDECAR_PREFILL_RETRIES="1", DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS="60000")
+@pytest.mark.settings(DYN_SIDECAR_PREFILL_RETRIES="1", DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS="60000",
+                      DYN_SIDECAR_PREFILL_DEADLINE_MS="600000")
 def test_client_that_leaves_during_the_backoff_ends_the_exchange(rig):
     rig.prefill.fault(action="status", status=503)
     client = rig.start(COMPLETION)

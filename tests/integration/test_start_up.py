@@ -26,11 +26,12 @@ def test_every_bad_setting_is_told_at_once(own):
     text = refused({"DYN_DECODE_ENGINE_PORT": "0", "DYN_SIDECAR_READ_TIMEOUT_MS": "soon", "DYN_SIDECAR_THREADS": "-1",
                     "DYN_SIDECAR_ON_PREFILL_FAILURE": "shrug", "DYN_SIDECAR_PREFILL_ALLOWLIST": "10.0.0.0/99",
                     "DYN_SIDECAR_LOG_LEVEL": "loud", "DYN_SIDECAR_READY_PATH": "health", "DYN_SIDECAR_MAX_REQUEST_BYTES": "0",
-                    "DYN_SIDECAR_ADMIN_PORT": "70000", "DYN_SIDECAR_CONNECT_TIMEOUT_MS": "0"}, "--bogus", "--port=x", "stray")
+                    "DYN_SIDECAR_ADMIN_PORT": "70000", "DYN_SIDECAR_CONNECT_TIMEOUT_MS": "0",
+                    "DYN_SIDECAR_PREFIL_RETRIES": "2"}, "--bogus", "--port=x", "stray")
     for name in ("DYN_DECODE_ENGINE_PORT", "DYN_SIDECAR_READ_TIMEOUT_MS", "DYN_SIDECAR_THREADS",
                  "DYN_SIDECAR_ON_PREFILL_FAILURE", "DYN_SIDECAR_PREFILL_ALLOWLIST", "DYN_SIDECAR_LOG_LEVEL",
                  "DYN_SIDECAR_READY_PATH", "DYN_SIDECAR_MAX_REQUEST_BYTES", "DYN_SIDECAR_ADMIN_PORT",
-                 "DYN_SIDECAR_CONNECT_TIMEOUT_MS", "--bogus", "DYN_SIDECAR_PORT", "argument 3"):
+                 "DYN_SIDECAR_CONNECT_TIMEOUT_MS", "DYN_SIDECAR_PREFIL_RETRIES is ignored", "--bogus", "DYN_SIDECAR_PORT", "argument 3"):
         assert name in text, name
     assert "--help" in text
 
