@@ -72,7 +72,12 @@ TEST_F(KvFeedService, FollowsItsWorkersEventsAndForgetsThemWithTheWorker) {
   two.publish(stored(201, second));
   // Any further batch shows that the first one was missed.
   one.publish(stored(102, {9, 9, 9, 9}));
-  EXPECT_TRUE(eventually([&] { return overlap(1, first) == 4 && overlap(2, second) == 4; }));
+  EXPECT_TRUE(eventually([&] {
+    const auto feeds = service->kv_status();
+    const bool all_came = feeds.size() == 1 && feeds[0].index.blocks == 3 && feeds[0].ranks.size() == 2 &&
+                          feeds[0].ranks[0].next_sequence == 2;
+    return all_came && overlap(1, first) == 4 && overlap(2, second) == 4;
+  }));
   EXPECT_EQ(overlap(2, first), 0u);
 
   TokenPrompt prompt;
