@@ -45,8 +45,7 @@ inline void scan_value(std::string_view text, std::size_t& at, BracketStack& bra
   std::size_t end = 0;
   switch (text[begin]) {
     case '"':
-      end = find_short_string_end(text, begin + 1);
-      if (end == kNoEnd) end = find_closing_quote(text, begin + 1);
+      end = find_string_end(text, begin + 1);
       if (end != kNoEnd) ++end;
       member.kind = ValueKind::string;
       break;

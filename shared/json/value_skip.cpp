@@ -90,12 +90,6 @@ std::size_t find_closing_quote(std::string_view text, std::size_t begin) {
 
 namespace {
 
-/// Offset of the quote that closes the string behind the opening quote at `quote`.
-std::size_t string_end(std::string_view text, std::size_t quote) {
-  const std::size_t end = find_short_string_end(text, quote + 1);
-  return end == kNoEnd ? find_closing_quote(text, quote + 1) : end;
-}
-
 /// Takes a bracket. True: it was the last one that was open, or is of the wrong kind.
 bool ends_nested(char bracket, BracketStack& stack, bool& matches) {
   if (bracket == '[' || bracket == '{') {
@@ -125,8 +119,9 @@ std::size_t skip_nested(std::string_view text, std::size_t open, BracketStack& s
         if (ends_nested(text[here], stack, matches)) return matches ? here + 1 : kNoEnd;
       }
       if (inside >> 63U != 0) {
-        const std::size_t end =
-            string_end(text, at + 63 - static_cast<std::size_t>(std::countl_zero(found.quotes)));
+        const std::size_t behind_the_last =
+            at + 64 - static_cast<std::size_t>(std::countl_zero(found.quotes));
+        const std::size_t end = find_string_end(text, behind_the_last);
         if (end == kNoEnd) return kNoEnd;
         next = end + 1;
       }
@@ -138,7 +133,7 @@ std::size_t skip_nested(std::string_view text, std::size_t open, BracketStack& s
           if (ends_nested(text[here], stack, matches)) return matches ? here + 1 : kNoEnd;
           continue;
         }
-        const std::size_t end = string_end(text, here);
+        const std::size_t end = find_string_end(text, here + 1);
         if (end == kNoEnd) return kNoEnd;
         const std::size_t ahead = end + 1 - at;
         if (ahead >= block::kWideSize) {

@@ -77,6 +77,12 @@ inline std::size_t find_short_string_end(std::string_view text, std::size_t begi
   return text[first] == '"' ? first : kNoEnd;
 }
 
+/// The same as find_closing_quote(), quicker where the string is short.
+inline std::size_t find_string_end(std::string_view text, std::size_t begin) {
+  const std::size_t end = find_short_string_end(text, begin);
+  return end == kNoEnd ? find_closing_quote(text, begin) : end;
+}
+
 /// One past the bracket that matches the one at `open`. Only strings and brackets are looked at: what lies
 /// between them is the engine's to judge.
 std::size_t skip_nested(std::string_view text, std::size_t open, BracketStack& stack);
