@@ -32,7 +32,7 @@ std::optional<std::string> wrong_address(std::string_view text) {
   boost::system::error_code ec;
   boost::asio::ip::make_address(std::string(text), ec);
   if (!ec) return std::nullopt;
-  return "takes an IPv4 or IPv6 address, not '" + std::string(text) + "'";
+  return "takes an IPv4 or IPv6 address";
 }
 
 std::optional<std::string> wrong_level(std::string_view text) {

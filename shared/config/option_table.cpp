@@ -129,7 +129,7 @@ class OptionTable::Reader {
     const auto source = source_of(row);
     if (source) {
       if (const auto fault = fault_of(row, *source))
-        problem(row.spec.name + " (" + source->described + ") " + *fault);
+        problem(row.spec.name + " (" + beside_name(row, *source) + ") " + *fault);
     }
     // Of one whose value is refused that is all there is to say.
     const bool is_missing = !source || row.binding.show().empty();
@@ -169,6 +169,12 @@ class OptionTable::Reader {
       return std::nullopt;
     }
     return Source{"--" + flag.name, flag.value.value_or("true"), false};
+  }
+
+  // Where the value came from, for a sentence that begins with the setting's name: not that name once more.
+  static std::string beside_name(const Row& row, const Source& source) {
+    return source.described == from_environment(row.spec.name, {}).described ? "environment variable"
+                                                                             : source.described;
   }
 
   static Source from_environment(const std::string& name, std::string_view value) {

@@ -47,7 +47,7 @@ class EppOptions:
         if not os.access(self.mock_engine, os.X_OK):
             notes["epp-tokens"] = f"no mock engine at {self.mock_engine}"
         if self.envoy is None:
-            notes["envoy"] = "no envoy on PATH; scripts/envoy_binary.py installs one"
+            notes["envoy"] = "no envoy on PATH; `python3 scripts/envoy_binary.py` installs one"
         return notes
 
 

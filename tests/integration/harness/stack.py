@@ -27,7 +27,7 @@ def need_envoy():
     """The command. Without one the test is skipped, or fails where it is required."""
     envoy = find_envoy()
     if envoy is None:
-        (pytest.fail if is_required() else pytest.skip)("no Envoy: scripts/envoy_binary.py installs it")
+        (pytest.fail if is_required() else pytest.skip)("no Envoy: `python3 scripts/envoy_binary.py` installs it")
     return envoy
 
 
