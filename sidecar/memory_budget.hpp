@@ -49,6 +49,12 @@ class BudgetShare {
     taken_ = bytes;
     return true;
   }
+  /// Makes the share at most `bytes`.
+  void shrink_to(std::size_t bytes) {
+    if (bytes >= taken_) return;
+    budget_->give_back(taken_ - bytes);
+    taken_ = bytes;
+  }
 
  private:
   MemoryBudget* budget_ = nullptr;

@@ -76,7 +76,7 @@ bool RequestBody::charge(std::size_t bytes) {
 
 bool RequestBody::reserve_more(std::size_t more) {
   if (capacity_ - size_ < more) {
-    const auto wanted = std::max(size_ + more, std::min(capacity_ * 2, capacity_ + kTrustedLength));
+    const auto wanted = std::max(size_ + more, std::min({capacity_ * 2, capacity_ + kTrustedLength, whole_}));
     auto* grown = static_cast<char*>(std::realloc(data_.get(), wanted));
     if (grown == nullptr) return false;
     (void)data_.release();
@@ -84,17 +84,24 @@ bool RequestBody::reserve_more(std::size_t more) {
     capacity_ = wanted;
   }
   // Untouched memory costs nothing yet. What counts is what has come, and as much again.
-  return charge(std::min(capacity_, std::max(size_ + std::min(more, kFirstRoom), size_ * 2)));
+  return charge(std::min({capacity_, whole_, std::max(size_ + std::min(more, kFirstRoom), size_ * 2)}));
+}
+
+void RequestBody::settle() {
+  share_.shrink_to(size_);
+  charged_ = std::min(charged_, size_);
 }
 
 void RequestBody::clear() {
   size_ = 0;
+  whole_ = kUnknown;
   if (capacity_ > kKept) release();
 }
 
 void RequestBody::release() {
   data_.reset();
   size_ = 0;
+  whole_ = kUnknown;
   capacity_ = 0;
   charged_ = 0;
   share_.release();
@@ -116,6 +123,7 @@ Awaitable<BodyReadEnd> read_body(ClientConnection& client, http1::RequestParser&
   if (!head.chunked) {
     if (*head.content_length > limit) co_return BodyReadEnd::over_limit;
     invite_body(client, head);
+    out.expect(static_cast<std::size_t>(*head.content_length));
     co_return co_await read_fixed(client, *head.content_length, end, out);
   }
   invite_body(client, head);
@@ -133,7 +141,10 @@ Awaitable<BodyReadEnd> read_body(ClientConnection& client, http1::RequestParser&
     client.inbox.erase(0, parsed.consumed);
     if (parsed.status == http1::BodyStatus::malformed) co_return BodyReadEnd::malformed;
     if (out.size() > limit) co_return BodyReadEnd::over_limit;
-    if (parsed.status == http1::BodyStatus::complete) co_return BodyReadEnd::complete;
+    if (parsed.status == http1::BodyStatus::complete) {
+      out.settle();
+      co_return BodyReadEnd::complete;
+    }
     const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
     if (left.count() <= 0) co_return BodyReadEnd::timed_out;
     const auto event = co_await client.wait_for_bytes(left);

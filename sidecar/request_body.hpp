@@ -27,6 +27,10 @@ class RequestBody {
 
   std::string_view view() const { return {data_.get(), size_}; }
   std::size_t size() const { return size_; }
+  /// The content is to have `bytes` in all: no more room than that is made for it, or counted.
+  void expect(std::size_t bytes) { whole_ = bytes; }
+  /// The content is whole: room that stayed empty counts no longer.
+  void settle();
   /// Room for at least `more` bytes behind the content. False: the budget is used up.
   bool reserve_more(std::size_t more);
   bool append(std::string_view bytes);
@@ -41,7 +45,9 @@ class RequestBody {
   bool charge(std::size_t bytes);
   BudgetShare share_;
   std::unique_ptr<char, Free> data_;
+  static constexpr std::size_t kUnknown = static_cast<std::size_t>(-1);
   std::size_t size_ = 0;
+  std::size_t whole_ = kUnknown;
   std::size_t capacity_ = 0;
   std::size_t charged_ = 0;  // what of it the budget knows of
 };

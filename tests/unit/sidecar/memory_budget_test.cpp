@@ -37,6 +37,16 @@ TEST(BudgetShare, GrowsAndGivesBackWithItsEnd) {
   EXPECT_EQ(budget.taken(), 0u);
 }
 
+TEST(BudgetShare, ShrinksToWhatIsNeeded) {
+  MemoryBudget budget(10);
+  BudgetShare share(budget);
+  EXPECT_TRUE(share.grow_to(8));
+  share.shrink_to(9);  // has less already
+  EXPECT_EQ(budget.taken(), 8u);
+  share.shrink_to(3);
+  EXPECT_EQ(budget.taken(), 3u);
+}
+
 TEST(BudgetShare, TakesItsBytesAlongWhenMoved) {
   MemoryBudget budget(10);
   BudgetShare first(budget);
