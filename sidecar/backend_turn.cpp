@@ -154,6 +154,7 @@ handoff_status DisaggregatedExchange::start(const handoff_leg& given) {
   if (!gather_body(spec, leg->body)) return HANDOFF_INVALID;
   leg->id = spec.id;
   leg->role = spec.role;
+  leg->target = spec.target;
   leg->reply = spec.reply;
   leg->flags = spec.flags;
   leg->linger = milliseconds(spec.linger_ms);

@@ -29,6 +29,7 @@ struct DisaggregatedExchange::Leg : Recycled<Leg> {
 
   std::uint32_t id = 0;
   std::uint32_t role = 0;
+  std::uint32_t target = 0;
   std::uint32_t reply = 0;
   std::uint32_t flags = 0;
   milliseconds linger{0};
@@ -52,6 +53,13 @@ struct DisaggregatedExchange::Leg : Recycled<Leg> {
   bool relayed = false;
   bool given_up = false;
   bool finished = false;
+
+  /// The prefill leg, or a question to the prefill engine that comes before it: where either fails, prefill
+  /// has.
+  bool asks_prefill() const {
+    return role == HANDOFF_ROLE_PREFILL ||
+           (role == HANDOFF_ROLE_AUXILIARY && target == HANDOFF_TARGET_PREFILL);
+  }
 };
 
 }  // namespace handoff::sidecar

@@ -34,45 +34,33 @@ Answer DisaggregatedExchange::failed_leg_answer(const Leg& leg) {
       return made_error(SidecarError::decode_upstream_error, "The decode engine's reply is too large.");
     return decode_failure_answer(leg.failure, request_->record);
   }
+  if (leg.failure == LegFailure::overloaded)
+    return made_error(SidecarError::sidecar_overloaded, row_of(SidecarError::sidecar_overloaded).message);
   const bool auxiliary = leg.role == HANDOFF_ROLE_AUXILIARY;
-  const auto timeout =
-      auxiliary ? SidecarError::auxiliary_upstream_timeout : SidecarError::prefill_upstream_timeout;
+  const std::string engine = leg.asks_prefill() ? "The prefill engine" : "The decode engine";
+  const auto made = [&](SidecarError of_prefill, SidecarError of_auxiliary, std::string_view what) {
+    return made_error(auxiliary ? of_auxiliary : of_prefill, engine + std::string(what));
+  };
+  using enum SidecarError;
   switch (leg.failure) {
     case LegFailure::name:
-      if (auxiliary)
-        return made_error(SidecarError::auxiliary_upstream_error, "An engine's host name has no address.");
-      return made_error(SidecarError::prefill_upstream_unavailable,
-                        "The prefill engine's host name has no address.");
+      return made(prefill_upstream_unavailable, auxiliary_upstream_error, "'s host name has no address.");
     case LegFailure::connect:
-      if (auxiliary)
-        return made_error(SidecarError::auxiliary_upstream_error, "An engine could not be connected to.");
-      return made_error(SidecarError::prefill_upstream_unavailable,
-                        "The prefill engine could not be connected to.");
+      return made(prefill_upstream_unavailable, auxiliary_upstream_error, " could not be connected to.");
     case LegFailure::connect_timeout:
-      return made_error(timeout, auxiliary ? "An engine could not be reached in time."
-                                           : "The prefill engine could not be reached in time.");
+      return made(prefill_upstream_timeout, auxiliary_upstream_timeout, " could not be reached in time.");
     case LegFailure::read_timeout:
-      return made_error(timeout, auxiliary ? "An engine did not answer in time."
-                                           : "The prefill engine did not answer in time.");
+      return made(prefill_upstream_timeout, auxiliary_upstream_timeout, " did not answer in time.");
     case LegFailure::deadline:
-      if (auxiliary) return made_error(timeout, "An engine did not answer in time.");
-      return made_error(SidecarError::prefill_deadline_exceeded, "The prefill engine took too long.");
+      if (auxiliary) return made_error(auxiliary_upstream_timeout, engine + " did not answer in time.");
+      return made_error(prefill_deadline_exceeded, "The prefill engine took too long.");
     case LegFailure::too_large:
-      if (auxiliary)
-        return made_error(SidecarError::auxiliary_upstream_error, "An engine's reply is too large.");
-      return made_error(SidecarError::prefill_response_too_large, "The prefill engine's reply is too large.");
-    case LegFailure::overloaded:
-      return made_error(SidecarError::sidecar_overloaded, row_of(SidecarError::sidecar_overloaded).message);
+      return made(prefill_response_too_large, auxiliary_upstream_error, "'s reply is too large.");
     case LegFailure::malformed:
-      if (auxiliary)
-        return made_error(SidecarError::auxiliary_upstream_error, "An engine's reply is not valid HTTP.");
-      return made_error(SidecarError::prefill_upstream_error,
-                        "The prefill engine's reply is not valid HTTP.");
+      return made(prefill_upstream_error, auxiliary_upstream_error, "'s reply is not valid HTTP.");
     default:
-      if (auxiliary)
-        return made_error(SidecarError::auxiliary_upstream_error, "An engine closed the connection.");
-      return made_error(SidecarError::prefill_upstream_unavailable,
-                        "The prefill engine closed the connection without a complete answer.");
+      return made(prefill_upstream_unavailable, auxiliary_upstream_error,
+                  " closed the connection without a complete answer.");
   }
 }
 
@@ -89,7 +77,7 @@ Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
     note_relay_end(end);
     co_return;
   }
-  if (is_prefill && services_.plan.config.on_prefill_failure == OnPrefillFailure::decode_only) {
+  if (leg.asks_prefill() && services_.plan.config.on_prefill_failure == OnPrefillFailure::decode_only) {
     request_->record.reason = "prefill_failed";
     wants_decode_only_ = true;
     settled_ = true;
@@ -111,8 +99,9 @@ Awaitable<> DisaggregatedExchange::settle_with_leg(Leg& leg) {
   auto error = SidecarError::auxiliary_upstream_error;
   if (is_prefill) error = SidecarError::prefill_upstream_error;
   if (leg.role == HANDOFF_ROLE_DECODE) error = SidecarError::decode_upstream_error;
-  auto made = made_error(error, is_prefill ? "The prefill engine failed." : "An engine failed.",
-                         keeps_status ? status : 502);
+  auto made =
+      made_error(error, leg.asks_prefill() ? "The prefill engine failed." : "The decode engine failed.",
+                 keeps_status ? status : 502);
   if (const auto* retry_after = leg.upstream->head().find(HeaderClass::retry_after)) {
     made.headers.emplace_back("retry-after", retry_after->value);
   }

@@ -92,8 +92,7 @@ Awaitable<> DisaggregatedExchange::run_leg(Leg& leg) {
 }
 
 std::uint64_t DisaggregatedExchange::retries_of(const Leg& leg) const {
-  const bool may_retry = leg.role == HANDOFF_ROLE_PREFILL && (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0;
-  return may_retry ? services_.plan.config.prefill_retries : 0;
+  return leg.asks_prefill() ? services_.plan.config.prefill_retries : 0;
 }
 
 Awaitable<LegFailure> DisaggregatedExchange::open_with_retries(Leg& leg) {
@@ -103,9 +102,10 @@ Awaitable<LegFailure> DisaggregatedExchange::open_with_retries(Leg& leg) {
   for (auto retries = retries_of(leg);; --retries) {
     const auto failure = co_await leg.upstream->open();
     const auto status = failure == LegFailure::none ? leg.upstream->head().status : 0;
-    const bool worth_it = failure == LegFailure::name || failure == LegFailure::connect ||
-                          failure == LegFailure::connect_timeout || status == 502 || status == 503 ||
-                          status == 504;
+    const bool nothing_sent = failure == LegFailure::name || failure == LegFailure::connect ||
+                              failure == LegFailure::connect_timeout;
+    const bool may_pass = status == 502 || status == 503 || status == 504;
+    const bool worth_it = nothing_sent || (may_pass && (leg.flags & HANDOFF_LEG_MAY_RESEND) != 0);
     if (retries == 0 || !worth_it || leg.given_up) co_return failure;
     if (deadline.count() > 0) {
       const auto passed = std::chrono::duration_cast<milliseconds>(Clock::now() - began);

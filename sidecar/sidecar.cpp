@@ -18,11 +18,6 @@ constexpr milliseconds kAfterCancel{2500};
 constexpr milliseconds kBackgroundTime{6000};
 constexpr milliseconds kLoopsEnd{5000};
 
-std::size_t loop_count(const SidecarConfig& config) {
-  if (config.threads != 0) return static_cast<std::size_t>(config.threads);
-  return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 4);
-}
-
 }  // namespace
 
 Sidecar::Sidecar(const SharedPlan& plan, std::span<const std::string> backend_values) : plan_(plan) {

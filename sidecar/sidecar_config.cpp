@@ -4,6 +4,7 @@
 #include <boost/asio/ip/address.hpp>
 #include <optional>
 #include <string>
+#include <thread>
 #include <variant>
 
 #include "shared/config/codec.hpp"
@@ -135,7 +136,8 @@ void declare_prefill(config::OptionTable& table, SidecarConfig& config) {
             config::choice<OnPrefillFailure>(
                 {{"error", OnPrefillFailure::error}, {"decode-only", OnPrefillFailure::decode_only}}));
   table.add({.name = "DYN_SIDECAR_PREFILL_RETRIES",
-             .help = "Further tries of the same prefill endpoint after a failed connect, 502, 503 or 504."},
+             .help = "Further tries of the same prefill endpoint after a failed connect, and, where the "
+                     "protocol lets a request be sent twice, after 502, 503 or 504."},
             config.prefill_retries, config::whole_number(0, 10));
   table.add({.name = "DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS", .help = "Pause before such a try."},
             config.prefill_retry_backoff, config::milliseconds(Millis(1), Millis(60000)));
@@ -177,7 +179,8 @@ void declare_limits(config::OptionTable& table, SidecarConfig& config) {
              .help = "Decode bytes held while prefill is not over; beyond, the engine waits."},
             config.max_held_bytes, config::byte_count(64 * 1024));
   table.add({.name = "DYN_SIDECAR_MAX_BUFFERED_BYTES",
-             .help = "Request bodies and kept replies in all; beyond, requests get 503."},
+             .help = "Request bodies and kept replies in all, each event loop an equal share; beyond, "
+                     "requests get 503."},
             config.max_buffered_bytes, config::byte_count(1024 * 1024));
   table.add({.name = "DYN_SIDECAR_MAX_IDLE_UPSTREAM",
              .help = "Idle connections to engines kept by each event loop."},
@@ -204,6 +207,11 @@ void declare_options(config::OptionTable& table, SidecarConfig& config) {
              .accepts = "trace, debug, info, warn, error or off",
              .validate = wrong_level},
             config.log_level, config::text());
+}
+
+std::size_t loop_count(const SidecarConfig& config) {
+  if (config.threads != 0) return static_cast<std::size_t>(config.threads);
+  return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 4);
 }
 
 }  // namespace handoff::sidecar

@@ -66,4 +66,7 @@ struct SidecarConfig {
 /// Declares every setting, bound to the fields of `config`, which must outlive the table.
 void declare_options(config::OptionTable& table, SidecarConfig& config);
 
+/// How many event loops `config` means.
+std::size_t loop_count(const SidecarConfig& config);
+
 }  // namespace handoff::sidecar

@@ -136,9 +136,11 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
   if (result.plan.usual_prefill && means_none(backend))
     problems.emplace_back("DYN_SIDECAR_PREFILL_ENDPOINT needs a backend: set DYN_SIDECAR_BACKEND");
   result.plan.local_engine = make_engine_address("localhost", config.engine_port);
-  if (config.max_request_bytes > config.max_buffered_bytes) {
-    result.warnings.emplace_back(
-        "DYN_SIDECAR_MAX_REQUEST_BYTES is above DYN_SIDECAR_MAX_BUFFERED_BYTES: the largest requests get "
+  const auto loops = loop_count(config);
+  if (config.max_request_bytes > config.max_buffered_bytes / loops) {
+    result.warnings.push_back(
+        "DYN_SIDECAR_MAX_REQUEST_BYTES is above what one of " + std::to_string(loops) +
+        " event loops may hold, its share of DYN_SIDECAR_MAX_BUFFERED_BYTES: the largest requests always get "
         "503");
   }
   if (config.port != 0 && config.port == config.engine_port) {

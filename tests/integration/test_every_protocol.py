@@ -383,6 +383,33 @@ def test_fallback_to_decode_only(can_fall_back, rig, fault, stream):
     assert json.loads(rig.legs(rig.decode)[-1]["body"]) == body
 
 
+@STREAMS
+@pytest.mark.parametrize("policy", ["error", "decode-only"])
+def test_prefill_where_nobody_listens_is_tried_again_and_then_falls_back(own, protocol, tmp_path, policy, stream):
+    """Whichever call to it comes first: a connect that failed has sent nothing, in any protocol."""
+    if policy == "decode-only" and not protocol.decode_can_prefill:
+        pytest.skip("this decode engine can't prefill; the setting is refused (test_sglang_engines.py)")
+    decode = own.engine(*protocol.flags_of("decode", tmp_path))
+    with ReservedPort() as port:
+        settings = {"DYN_SIDECAR_BACKEND": protocol.backend, **protocol.settings,
+                    **{name: str(port.number) for name in protocol.engine_ports},
+                    "DYN_SIDECAR_ON_PREFILL_FAILURE": policy, "DYN_SIDECAR_PREFILL_RETRIES": "2",
+                    "DYN_SIDECAR_PREFILL_RETRY_BACKOFF_MS": "1"}
+        rig = ProtocolRig(protocol, own.sidecar(decode.port, settings), None, decode)
+        body = {**COMPLETION, "stream": stream}
+        answer = rig.post(body, disaggregated=False, headers=[("x-prefiller-host-port", f"127.0.0.1:{port}")])
+        line = rig.exchange_line(path=COMPLETIONS)
+    assert line.fields["prefill_retries"] == "2"
+    if policy == "error":
+        assert answer.status == 502
+        assert answer.error["code"] in ("prefill_upstream_unavailable", "auxiliary_upstream_error")
+        assert "prefill engine could not be connected to" in answer.error["message"]
+    else:
+        assert text_of(COMPLETIONS, answer) == decode.expect(COMPLETIONS, COMPLETION)["text"]
+        assert (line.fields["mode"], line.fields["reason"]) == ("decode_only", "prefill_failed")
+    rig.wait_tidy()
+
+
 @FALLBACK
 @pytest.mark.parametrize("status", [400, 404, 429])
 def test_no_fallback_where_the_request_itself_is_at_fault(can_fall_back, rig, status):

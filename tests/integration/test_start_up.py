@@ -153,6 +153,14 @@ def test_unknown_name_of_ours_is_warned_of(own):
     assert "DYN_SIDECAR_DRAIN_DELAY" in sidecar.wait_log("configuration").fields["warning"]
 
 
+@pytest.mark.parametrize("threads, warns", [("4", True), ("1", False)])
+def test_requests_that_no_loop_could_hold_are_warned_of(own, threads, warns):
+    sidecar = own.sidecar(1, {"DYN_SIDECAR_THREADS": threads, "DYN_SIDECAR_MAX_BUFFERED_BYTES": "64MiB",
+                              "DYN_SIDECAR_MAX_REQUEST_BYTES": "32MiB"})
+    sidecar.wait_log("engine_health")  # told after all warnings
+    assert warns == ("DYN_SIDECAR_MAX_REQUEST_BYTES is above" in sidecar.log_text())
+
+
 @pytest.mark.parametrize("name", ["DYN_SIDECAR_PORT", "DYN_SIDECAR_ADMIN_PORT"])
 def test_port_in_use(name):
     with socket.socket() as taken:
