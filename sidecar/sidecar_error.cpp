@@ -25,7 +25,8 @@ constexpr SidecarErrorRow kRows[] = {
 
     {invalid_pd_request, "invalid_pd_request", 400, "The request body is not valid for this endpoint", info,
      false,
-     "no JSON object in UTF-8, one of more than 4,096 members, or a field that only the sidecar may set"},
+     "no JSON object, one in UTF-16 or UTF-32 or with a byte order mark, one of more than 4,096 members, or "
+     "a field that only the sidecar may set"},
     {pd_request_timeout, "pd_request_timeout", 408, "The request body did not arrive in time", info, false,
      "the client sends its body too slowly"},
     {pd_request_too_large, "pd_request_too_large", 413, "The request body is too large", info, false,
