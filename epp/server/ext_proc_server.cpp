@@ -24,6 +24,10 @@ constexpr std::uint64_t kLeastMessageLimit = 64ULL << 20;
 // What a gateway may send ahead on one stream. A larger message is let in when it is read.
 constexpr int kStreamWindow = 256 * 1024;
 
+// Idle connections cost a client nothing. However many there are, health checks get through, or the whole
+// program would be restarted for them; so do probes, KV events and the tokenizer.
+constexpr std::uint64_t kDescriptorsLeftToOthers = 64;
+
 class Introspection final : public handoff::epp::v1::Introspection::CallbackService {
  public:
   explicit Introspection(std::function<std::string()> report) : report_(std::move(report)) {}
@@ -85,8 +89,8 @@ class ExtProcServer::Impl {
     // They live as long as the server: its handshakes ask them.
     credentials_ = make_server_credentials(options_.secure, options_.certificate_path, options_.key_path);
     // Both or none: the port of a program that doesn't start is of no use to anybody.
-    listener_ =
-        std::make_unique<ConnectionListener>(options_.bind, options_.port, "DYN_EPP_BIND, DYN_EPP_GRPC_PORT");
+    listener_ = std::make_unique<ConnectionListener>(
+        options_.bind, options_.port, "DYN_EPP_BIND, DYN_EPP_GRPC_PORT", kDescriptorsLeftToOthers);
     health_listener_ = std::make_unique<ConnectionListener>(options_.bind, options_.health_port,
                                                             "DYN_EPP_BIND, DYN_EPP_GRPC_HEALTH_PORT");
     start_health();

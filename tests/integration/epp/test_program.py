@@ -1,6 +1,8 @@
 """The program: endpoints that come and go, health, TLS, start and stop."""
 
+import contextlib
 import os
+import resource
 import signal
 import ssl
 import socket
@@ -666,6 +668,27 @@ def test_connections_wait_while_there_are_no_descriptors(own, port):
         assert waiting.recv(1), "the server speaks first in HTTP/2"
     with socket.create_connection(place, PATIENCE) as later:
         assert later.recv(1)
+
+
+def test_idle_connections_leave_descriptors_for_health_checks(own):
+    assert own.health("liveness") == "SERVING"
+    hard = resource.prlimit(own.process.pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(own.process.pid, resource.RLIMIT_NOFILE, (160, hard))
+    with contextlib.ExitStack() as idle:
+        for _ in range(200):
+            idle.enter_context(socket.create_connection(("127.0.0.1", own.port), PATIENCE))
+        own.wait_log("connections_wait", port=str(own.port), reason="the last descriptors are left to others")
+        with socket.create_connection(("127.0.0.1", own.health_port), PATIENCE) as checked:
+            assert checked.recv(1), "the server speaks first in HTTP/2"
+    wait_until(lambda: answers(own.port))
+
+
+def answers(port):
+    try:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as later:
+            return bool(later.recv(1))
+    except OSError:
+        return False
 
 
 def test_port_in_use_stops_the_start():
