@@ -10,6 +10,7 @@
 
 #include "epp/server/connection_listener.hpp"
 #include "epp/server/ext_proc_call.hpp"
+#include "epp/server/grpc_log.hpp"
 #include "epp/server/health_service.hpp"
 #include "epp/server/server_credentials.hpp"
 #include "handoff/epp/v1/introspection.grpc.pb.h"
@@ -186,7 +187,7 @@ class ExtProcServer::Impl {
 
   static std::unique_ptr<grpc::Server> started(grpc::ServerBuilder& builder) {
     auto server = builder.BuildAndStart();
-    if (server == nullptr) throw std::runtime_error("gRPC does not start; its own lines above say why");
+    if (server == nullptr) throw std::runtime_error("gRPC does not start: " + last_grpc_error());
     return server;
   }
 

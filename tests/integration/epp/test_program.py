@@ -6,6 +6,7 @@ import resource
 import signal
 import ssl
 import socket
+import struct
 import subprocess
 import threading
 
@@ -681,6 +682,17 @@ def test_idle_connections_leave_descriptors_for_health_checks(own):
         with socket.create_connection(("127.0.0.1", own.health_port), PATIENCE) as checked:
             assert checked.recv(1), "the server speaks first in HTTP/2"
     wait_until(lambda: answers(own.port))
+
+
+def test_errors_of_grpc_are_few_lines_of_ours(own):
+    for _ in range(200):
+        reset = socket.create_connection(("127.0.0.1", own.port), PATIENCE)
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reset.close()
+    own.wait_log("grpc")
+    assert own.health("liveness") == "SERVING"
+    assert sum(line.name == "grpc" for line in own.lines) < 5
+    assert all(line.level in ("DEBUG", "INFO", "WARN", "ERROR") for line in own.lines), own.lines
 
 
 def answers(port):
