@@ -27,7 +27,6 @@ StartUp read_settings(const std::vector<std::string>& arguments, const config::E
   declare_options(table, config);
   const auto parsed = table.parse(arguments, environment);
   StartUp result;
-  result.warnings = parsed.warnings;
   if (parsed.request == config::Request::help) {
     result.what = StartUp::What::print_and_exit;
     result.text = table.help_text(kProgram);
@@ -41,11 +40,13 @@ StartUp read_settings(const std::vector<std::string>& arguments, const config::E
     // A misspelt name may be why a setting is missing.
     for (const auto& warning : parsed.warnings) result.text += "  also: " + warning + "\n";
     result.text += "See " + std::string(kProgram) + " --help.\n";
-  } else if (parsed.request == config::Request::print_config) {
-    result.what = StartUp::What::print_and_exit;
-    result.text = table.print_config();
   } else {
+    result.warnings = parsed.warnings;
     warn_of_contradictions(config, result.warnings);
+    if (parsed.request == config::Request::print_config) {
+      result.what = StartUp::What::print_and_exit;
+      result.text = table.print_config();
+    }
   }
   return result;
 }

@@ -411,6 +411,15 @@ def test_settings_that_contradict_each_other_are_told(tmp_path):
         assert epp.stop() == 0
 
 
+def test_print_config_warns_as_a_start_does(tmp_path):
+    result = subprocess.run([BIN / "handoff-epp", "--print-config"], capture_output=True, text=True, timeout=PATIENCE, check=False,
+                            env=environment({**DEFAULTS, "DYN_EPP_BIDN": "::", "DYN_EPP_MAX_BUFFERED_BYTES": str(1 << 20)}))
+    assert result.returncode == 0 and "warning" not in result.stdout
+    misspelt, too_little = result.stderr.splitlines()
+    assert misspelt.startswith("# warning: ") and "DYN_EPP_BIDN" in misspelt
+    assert too_little.startswith("# warning: bodies above DYN_EPP_MAX_BUFFERED_BYTES get 503 for ever")
+
+
 def test_yaml_without_end_stops_the_start_at_once(tmp_path):
     deep, endless, endpoints = tmp_path / "deep", tmp_path / "endless", tmp_path / "endpoints.yaml"
     deep.write_text("[" * 100_000, encoding="utf-8")
