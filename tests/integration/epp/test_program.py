@@ -411,13 +411,33 @@ def test_settings_that_contradict_each_other_are_told(tmp_path):
         assert epp.stop() == 0
 
 
-def test_print_config_warns_as_a_start_does(tmp_path):
+def warnings_beside_settings(settings):
     result = subprocess.run([BIN / "handoff-epp", "--print-config"], capture_output=True, text=True, timeout=PATIENCE, check=False,
-                            env=environment({**DEFAULTS, "DYN_EPP_BIDN": "::", "DYN_EPP_MAX_BUFFERED_BYTES": str(1 << 20)}))
+                            env=environment({**DEFAULTS, **settings}))
     assert result.returncode == 0 and "warning" not in result.stdout
-    misspelt, too_little = result.stderr.splitlines()
+    return result.stderr.splitlines()
+
+
+def test_print_config_warns_as_a_start_does():
+    misspelt, too_little = warnings_beside_settings({"DYN_EPP_BIDN": "::", "DYN_EPP_MAX_BUFFERED_BYTES": str(1 << 20)})
     assert misspelt.startswith("# warning: ") and "DYN_EPP_BIDN" in misspelt
     assert too_little.startswith("# warning: bodies above DYN_EPP_MAX_BUFFERED_BYTES get 503 for ever")
+
+
+@pytest.mark.parametrize("settings, idle", [
+    ({"DYN_EPP_TOKENIZER_PROTOCOL": "none"}, ["DYN_EPP_TOKENIZER_SERVICE_URL is not used"]),
+    ({"DYN_EPP_TOKENIZER_PROTOCOL": "none", "DYN_EPP_TOKENIZER_SERVICE_URL": "", "DYN_EPP_TOKENIZER_FALLBACK": "error"},
+     ["DYN_EPP_TOKENIZER_FALLBACK is not used"]),
+    ({"DYN_EPP_TOKENIZER_FALLBACK": "error"}, []),
+    ({"DYN_ROUTER_CONDITIONAL_DISAGG": "true"}, ["DYN_ROUTER_CONDITIONAL_DISAGG has no effect"]),
+    ({"DYN_ROUTER_CONDITIONAL_DISAGG": "true", "DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD": "1"}, []),
+    ({"DYN_ROUTER_CONDITIONAL_DISAGG": "true", "DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_RATIO_THRESHOLD": "0.1"}, []),
+    ({"DYN_ROUTER_CONDITIONAL_DISAGG": "true", "DYN_ROUTER_CONDITIONAL_DISAGG_POLICY": "prefill_load",
+      "DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD": "1"}, []),
+])
+def test_settings_that_do_nothing_are_told(settings, idle):
+    told = warnings_beside_settings(settings)
+    assert len(told) == len(idle) and all(line.startswith(f"# warning: {text}") for line, text in zip(told, idle)), told
 
 
 def test_yaml_without_end_stops_the_start_at_once(tmp_path):
