@@ -81,6 +81,8 @@ int main(int argc, char** argv) {
                                         config::Environment::from_process());
     if (start.what == sidecar::StartUp::What::print_and_exit) {
       std::fputs(start.text.c_str(), stdout);
+      // Who asks for the settings wants to know what a start would say of them.
+      for (const auto& warning : start.warnings) std::fprintf(stderr, "# warning: %s\n", warning.c_str());
       return 0;
     }
     if (start.what == sidecar::StartUp::What::refuse) {

@@ -120,7 +120,6 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
   if (result.plan.backend) declare_backend_keys(table, *result.plan.backend, declared);
 
   auto parsed = table.parse(arguments, environment);
-  result.warnings = std::move(parsed.warnings);
   if (parsed.request == config::Request::help) {
     return result.what = StartUp::What::print_and_exit, result.text = table.help_text(kProgram), result;
   }
@@ -128,6 +127,7 @@ StartUp prepare(const std::vector<std::string>& arguments, const config::Environ
     result.text = std::string(kProgram) + " " + std::string(kVersion) + "\n";
     return result.what = StartUp::What::print_and_exit, result;
   }
+  result.warnings = std::move(parsed.warnings);
   problems.insert(problems.end(), parsed.problems.begin(), parsed.problems.end());
 
   auto allowlist = parse_prefill_allowlist(config.prefill_allowlist);

@@ -9,8 +9,9 @@ namespace {
 
 constexpr std::array kRows = {
     EppErrorRow{EppError::invalid_request, "invalid_request", 400, "The request cannot be routed as it is.",
-                "The tokenizer refused the request, with `DYN_EPP_TOKENIZER_FALLBACK=error`; or a routing "
-                "header or hint is out of bounds."},
+                "The tokenizer refused the request, with `DYN_EPP_TOKENIZER_FALLBACK=error`; the body has "
+                "`nvext.prefill_worker_id`; or the prompt has more tokens than can be booked. "
+                "Routing headers and hints that are out of bounds are ignored."},
     EppErrorRow{EppError::model_not_found, "model_not_found", 404, "The model does not exist.",
                 "`DYN_EPP_STRICT_MODEL` is on and the request names another model."},
     EppErrorRow{EppError::request_timeout, "request_timeout", 408, "The request body did not arrive in time.",

@@ -1,5 +1,8 @@
 #include "epp/server/connection_listener.hpp"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
@@ -7,6 +10,7 @@
 #include <chrono>
 #include <list>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,6 +28,18 @@ using SystemError = boost::system::error_code;
 // Nothing tells when a descriptor becomes free.
 constexpr std::chrono::milliseconds kPauseWhenFull{100};
 constexpr std::chrono::seconds kWarningInterval{10};
+
+// With a low limit there must be some for the port's own connections.
+constexpr std::uint64_t kLargestShareLeft = 8;
+
+// A new descriptor has the lowest number that is free, so its number says how many are taken. The limit is
+// asked for each time: it may be changed from outside.
+bool is_of_the_last(int descriptor, std::uint64_t count) {
+  rlimit limit{};
+  if (count == 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  const std::uint64_t all = limit.rlim_cur;
+  return static_cast<std::uint64_t>(descriptor) >= all - std::min(count, all / kLargestShareLeft);
+}
 
 std::vector<Tcp::endpoint> endpoints_of(asio::io_context& loop, std::string bind, std::uint16_t port,
                                         SystemError& ec) {
@@ -43,7 +59,8 @@ std::vector<Tcp::endpoint> endpoints_of(asio::io_context& loop, std::string bind
 
 class ConnectionListener::Impl {
  public:
-  Impl(const std::string& bind, std::uint16_t port, const std::string& setting) {
+  Impl(const std::string& bind, std::uint16_t port, const std::string& setting, std::uint64_t left_to_others)
+      : left_to_others_(left_to_others) {
     SystemError ec;
     const auto wanted = endpoints_of(loop_, bind, port, ec);
     const bool both_families = wanted.size() == 2 && wanted[0].address().is_unspecified();
@@ -108,7 +125,12 @@ class ConnectionListener::Impl {
       if (ec &&
           ec !=
               asio::error::connection_aborted) {  // no descriptors, or memory; another try at once fails too
-        wait(place, ec);
+        wait(place, ec.message());
+        return;
+      }
+      if (!ec && is_of_the_last(socket.native_handle(), left_to_others_)) {
+        socket.close(ec);
+        wait(place, "the last descriptors are left to others");
         return;
       }
       if (!ec) {
@@ -127,11 +149,11 @@ class ConnectionListener::Impl {
     if (!ec) take_(descriptor);
   }
 
-  void wait(Place& place, const SystemError& why) {
+  void wait(Place& place, std::string_view why) {
     if (const auto suppressed = full_.try_pass()) {
       telemetry::LogLine(telemetry::Level::warn, "connections_wait")
           .field("port", port_)
-          .field("reason", why.message())
+          .field("reason", why)
           .field("suppressed", *suppressed);
     }
     place.pause.expires_after(kPauseWhenFull);
@@ -142,6 +164,7 @@ class ConnectionListener::Impl {
 
   asio::io_context loop_{1};
   std::list<Place> places_;
+  const std::uint64_t left_to_others_;
   std::uint16_t port_ = 0;
   std::function<void(int)> take_;
   telemetry::RateLimitedWarning full_{kWarningInterval};
@@ -149,8 +172,8 @@ class ConnectionListener::Impl {
 };
 
 ConnectionListener::ConnectionListener(const std::string& bind, std::uint16_t port,
-                                       const std::string& setting)
-    : impl_(std::make_unique<Impl>(bind, port, setting)) {}
+                                       const std::string& setting, std::uint64_t left_to_others)
+    : impl_(std::make_unique<Impl>(bind, port, setting, left_to_others)) {}
 ConnectionListener::~ConnectionListener() = default;
 std::uint16_t ConnectionListener::port() const {
   return impl_->port();

@@ -12,8 +12,11 @@ namespace handoff::epp {
 class ConnectionListener {
  public:
   // Listens when it returns. `bind`: an address or name; the wildcard of either family means both. `setting`
-  // is what an error names, with what can't be listened on. Throws std::runtime_error.
-  ConnectionListener(const std::string& bind, std::uint16_t port, const std::string& setting);
+  // is what an error names, with what can't be listened on. `left_to_others`: how many of the process's
+  // descriptors connections of this port never get, or an eighth of all if that is less. Throws
+  // std::runtime_error.
+  ConnectionListener(const std::string& bind, std::uint16_t port, const std::string& setting,
+                     std::uint64_t left_to_others = 0);
   ~ConnectionListener();
   ConnectionListener(const ConnectionListener&) = delete;
   ConnectionListener& operator=(const ConnectionListener&) = delete;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "epp/server/ext_proc_server.hpp"
+#include "epp/server/grpc_log.hpp"
 #include "epp/server/picker.hpp"
 #include "shared/telemetry/log.hpp"
 
@@ -92,6 +93,7 @@ void drain(const EppConfig& config, ExtProcServer& server) {
 
 void prepare_process() {
   let_queues_wait_apart();
+  log_grpc_as_ours();
   const sigset_t signals = stop_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }

@@ -10,6 +10,7 @@
 
 #include "epp/server/connection_listener.hpp"
 #include "epp/server/ext_proc_call.hpp"
+#include "epp/server/grpc_log.hpp"
 #include "epp/server/health_service.hpp"
 #include "epp/server/server_credentials.hpp"
 #include "handoff/epp/v1/introspection.grpc.pb.h"
@@ -23,6 +24,10 @@ constexpr std::uint64_t kLeastMessageLimit = 64ULL << 20;
 
 // What a gateway may send ahead on one stream. A larger message is let in when it is read.
 constexpr int kStreamWindow = 256 * 1024;
+
+// Idle connections cost a client nothing. However many there are, health checks get through, or the whole
+// program would be restarted for them; so do probes, KV events and the tokenizer.
+constexpr std::uint64_t kDescriptorsLeftToOthers = 64;
 
 class Introspection final : public handoff::epp::v1::Introspection::CallbackService {
  public:
@@ -85,8 +90,8 @@ class ExtProcServer::Impl {
     // They live as long as the server: its handshakes ask them.
     credentials_ = make_server_credentials(options_.secure, options_.certificate_path, options_.key_path);
     // Both or none: the port of a program that doesn't start is of no use to anybody.
-    listener_ =
-        std::make_unique<ConnectionListener>(options_.bind, options_.port, "DYN_EPP_BIND, DYN_EPP_GRPC_PORT");
+    listener_ = std::make_unique<ConnectionListener>(
+        options_.bind, options_.port, "DYN_EPP_BIND, DYN_EPP_GRPC_PORT", kDescriptorsLeftToOthers);
     health_listener_ = std::make_unique<ConnectionListener>(options_.bind, options_.health_port,
                                                             "DYN_EPP_BIND, DYN_EPP_GRPC_HEALTH_PORT");
     start_health();
@@ -182,7 +187,7 @@ class ExtProcServer::Impl {
 
   static std::unique_ptr<grpc::Server> started(grpc::ServerBuilder& builder) {
     auto server = builder.BuildAndStart();
-    if (server == nullptr) throw std::runtime_error("gRPC does not start; its own lines above say why");
+    if (server == nullptr) throw std::runtime_error("gRPC does not start: " + last_grpc_error());
     return server;
   }
 

@@ -98,6 +98,8 @@ int main(int argc, char** argv) {
     if (start.what == StartUp::What::run) return run(config, start.warnings);
     const bool refused = start.what == StartUp::What::refuse;
     std::fputs(start.text.c_str(), refused ? stderr : stdout);
+    // Who asks for the settings wants to know what a start would say of them.
+    for (const auto& warning : start.warnings) std::fprintf(stderr, "# warning: %s\n", warning.c_str());
     return refused ? kBadConfiguration : 0;
   } catch (const std::exception& error) {
     return refuse(error.what());

@@ -11,8 +11,8 @@ namespace handoff::epp {
 // What main() is to do with its command line.
 struct StartUp {
   enum class What : std::uint8_t { run, print_and_exit, refuse } what = What::run;
-  std::string text;  // print_and_exit: for standard output; refuse: for standard error
-  std::vector<std::string> warnings;
+  std::string text;                   // print_and_exit: for standard output; refuse: for standard error
+  std::vector<std::string> warnings;  // for the log, or beside what is printed
 };
 
 // Reads every setting into `config` and checks all of them at once.

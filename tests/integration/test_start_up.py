@@ -161,6 +161,15 @@ def test_requests_that_no_loop_could_hold_are_warned_of(own, threads, warns):
     assert warns == ("DYN_SIDECAR_MAX_REQUEST_BYTES is above" in sidecar.log_text())
 
 
+def test_print_config_warns_as_a_start_does():
+    result = run("--print-config", settings={**PORTS, "DYN_SIDECAR_DRAIN_DELAY": "1", "DYN_SIDECAR_MAX_BUFFERED_BYTES": "1MiB",
+                                             "DYN_SIDECAR_MAX_REQUEST_BYTES": "2MiB"})
+    assert result.returncode == 0 and "warning" not in result.stdout
+    misspelt, too_large = result.stderr.splitlines()
+    assert misspelt.startswith("# warning: ") and "DYN_SIDECAR_DRAIN_DELAY" in misspelt
+    assert too_large.startswith("# warning: DYN_SIDECAR_MAX_REQUEST_BYTES is above")
+
+
 @pytest.mark.parametrize("name", ["DYN_SIDECAR_PORT", "DYN_SIDECAR_ADMIN_PORT"])
 def test_port_in_use(name):
     with socket.socket() as taken:

@@ -1,9 +1,12 @@
 """The program: endpoints that come and go, health, TLS, start and stop."""
 
+import contextlib
 import os
+import resource
 import signal
 import ssl
 import socket
+import struct
 import subprocess
 import threading
 
@@ -408,6 +411,35 @@ def test_settings_that_contradict_each_other_are_told(tmp_path):
         assert epp.stop() == 0
 
 
+def warnings_beside_settings(settings):
+    result = subprocess.run([BIN / "handoff-epp", "--print-config"], capture_output=True, text=True, timeout=PATIENCE, check=False,
+                            env=environment({**DEFAULTS, **settings}))
+    assert result.returncode == 0 and "warning" not in result.stdout
+    return result.stderr.splitlines()
+
+
+def test_print_config_warns_as_a_start_does():
+    misspelt, too_little = warnings_beside_settings({"DYN_EPP_BIDN": "::", "DYN_EPP_MAX_BUFFERED_BYTES": str(1 << 20)})
+    assert misspelt.startswith("# warning: ") and "DYN_EPP_BIDN" in misspelt
+    assert too_little.startswith("# warning: bodies above DYN_EPP_MAX_BUFFERED_BYTES get 503 for ever")
+
+
+@pytest.mark.parametrize("settings, idle", [
+    ({"DYN_EPP_TOKENIZER_PROTOCOL": "none"}, ["DYN_EPP_TOKENIZER_SERVICE_URL is not used"]),
+    ({"DYN_EPP_TOKENIZER_PROTOCOL": "none", "DYN_EPP_TOKENIZER_SERVICE_URL": "", "DYN_EPP_TOKENIZER_FALLBACK": "error"},
+     ["DYN_EPP_TOKENIZER_FALLBACK is not used"]),
+    ({"DYN_EPP_TOKENIZER_FALLBACK": "error"}, []),
+    ({"DYN_ROUTER_CONDITIONAL_DISAGG": "true"}, ["DYN_ROUTER_CONDITIONAL_DISAGG has no effect"]),
+    ({"DYN_ROUTER_CONDITIONAL_DISAGG": "true", "DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD": "1"}, []),
+    ({"DYN_ROUTER_CONDITIONAL_DISAGG": "true", "DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_RATIO_THRESHOLD": "0.1"}, []),
+    ({"DYN_ROUTER_CONDITIONAL_DISAGG": "true", "DYN_ROUTER_CONDITIONAL_DISAGG_POLICY": "prefill_load",
+      "DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD": "1"}, []),
+])
+def test_settings_that_do_nothing_are_told(settings, idle):
+    told = warnings_beside_settings(settings)
+    assert len(told) == len(idle) and all(line.startswith(f"# warning: {text}") for line, text in zip(told, idle)), told
+
+
 def test_yaml_without_end_stops_the_start_at_once(tmp_path):
     deep, endless, endpoints = tmp_path / "deep", tmp_path / "endless", tmp_path / "endpoints.yaml"
     deep.write_text("[" * 100_000, encoding="utf-8")
@@ -666,6 +698,38 @@ def test_connections_wait_while_there_are_no_descriptors(own, port):
         assert waiting.recv(1), "the server speaks first in HTTP/2"
     with socket.create_connection(place, PATIENCE) as later:
         assert later.recv(1)
+
+
+def test_idle_connections_leave_descriptors_for_health_checks(own):
+    assert own.health("liveness") == "SERVING"
+    hard = resource.prlimit(own.process.pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(own.process.pid, resource.RLIMIT_NOFILE, (160, hard))
+    with contextlib.ExitStack() as idle:
+        for _ in range(200):
+            idle.enter_context(socket.create_connection(("127.0.0.1", own.port), PATIENCE))
+        own.wait_log("connections_wait", port=str(own.port), reason="the last descriptors are left to others")
+        with socket.create_connection(("127.0.0.1", own.health_port), PATIENCE) as checked:
+            assert checked.recv(1), "the server speaks first in HTTP/2"
+    wait_until(lambda: answers(own.port))
+
+
+def test_errors_of_grpc_are_few_lines_of_ours(own):
+    for _ in range(200):
+        reset = socket.create_connection(("127.0.0.1", own.port), PATIENCE)
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reset.close()
+    own.wait_log("grpc")
+    assert own.health("liveness") == "SERVING"
+    assert sum(line.name == "grpc" for line in own.lines) < 5
+    assert all(line.level in ("DEBUG", "INFO", "WARN", "ERROR") for line in own.lines), own.lines
+
+
+def answers(port):
+    try:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as later:
+            return bool(later.recv(1))
+    except OSError:
+        return False
 
 
 def test_port_in_use_stops_the_start():
