@@ -8,6 +8,7 @@ namespace handoff::epp {
 namespace {
 
 constexpr std::chrono::seconds kInterval{1};
+constexpr std::chrono::milliseconds kLookInterval{250};
 
 SteadyTime now() {
   return std::chrono::steady_clock::now();
@@ -15,8 +16,11 @@ SteadyTime now() {
 
 }  // namespace
 
-Housekeeping::Housekeeping(std::vector<SelectionService*> services)
-    : services_(std::move(services)), next_maintenance_(now() + kInterval), thread_([this] { run(); }) {}
+Housekeeping::Housekeeping(std::vector<SelectionService*> services, PlanLedger& plans)
+    : services_(std::move(services)),
+      plans_(plans),
+      next_maintenance_(now() + kInterval),
+      thread_([this] { run(); }) {}
 
 Housekeeping::~Housekeeping() {
   {
@@ -55,20 +59,29 @@ std::vector<std::weak_ptr<Plan>> Housekeeping::due_releases(SteadyTime at) {
   return due;
 }
 
+bool Housekeeping::somebody_waits() const {
+  return std::any_of(services_.begin(), services_.end(),
+                     [](const SelectionService* service) { return service->stats().waiting > 0; });
+}
+
 void Housekeeping::run() {
+  SteadyTime next_look = now() + kLookInterval;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    SteadyTime next = next_maintenance_;
+    SteadyTime next = std::min(next_maintenance_, next_look);
     if (!releases_.empty()) next = std::min(next, releases_.top().when);
     changed_.wait_until(lock, next);
     const SteadyTime at = now();
     const auto due = due_releases(at);
     const bool maintain = at >= next_maintenance_;
     if (maintain) next_maintenance_ = at + kInterval;
+    const bool look = at >= next_look;
+    if (look) next_look = at + kLookInterval;
     lock.unlock();
     for (const auto& plan : due) {
       if (const auto live = plan.lock()) live->release_prefill();
     }
+    if (look && somebody_waits()) plans_.look_after_waiting();
     std::optional<SteadyTime> sooner;
     if (maintain) {
       for (SelectionService* service : services_) {

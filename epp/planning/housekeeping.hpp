@@ -11,13 +11,14 @@
 
 namespace handoff::epp {
 
-// A thread for what is due at some time: the selectors' maintenance, and prefill bookings of answers that are
-// not streamed, whose first byte comes too late to tell.
+// A thread for what is due at some time: the selectors' maintenance, prefill bookings of answers that are not
+// streamed, whose first byte comes too late to tell, and plans that wait in a queue, which nobody tells that
+// a worker went away.
 //
 // Owner: the program; it stops before the selectors go. schedule() and wake_by() from any thread.
 class Housekeeping {
  public:
-  explicit Housekeeping(std::vector<SelectionService*> services);
+  Housekeeping(std::vector<SelectionService*> services, PlanLedger& plans);
   ~Housekeeping();
   Housekeeping(const Housekeeping&) = delete;
   Housekeeping& operator=(const Housekeeping&) = delete;
@@ -34,8 +35,10 @@ class Housekeeping {
   };
   void run();
   std::vector<std::weak_ptr<Plan>> due_releases(SteadyTime now);
+  bool somebody_waits() const;
 
   const std::vector<SelectionService*> services_;
+  PlanLedger& plans_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::priority_queue<Release, std::vector<Release>, std::greater<>> releases_;

@@ -1,5 +1,6 @@
 #include "epp/planning/plan_ledger.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -66,7 +67,7 @@ void Plan::reserve(std::span<Wish> round, std::shared_ptr<BookingListener> liste
     for (Wish& wish : round) {
       Slot& mine = slot(wish.leg);
       mine.reservation_id =
-          mine.state == LegState::kFreed ? next_reservation_id(wish.leg) : reservation_id(id_, wish.leg);
+          mine.reservation_id.empty() ? reservation_id(id_, wish.leg) : next_reservation_id(wish.leg);
       mine.state = LegState::kPending;
       mine.may_lack_workers = wish.may_lack_workers;
       mine.service = wish.service;
@@ -109,6 +110,40 @@ bool Plan::give_back(Leg leg) {
   }
   undo.apply();
   return true;
+}
+
+bool Plan::give_back_while_waiting(Leg leg, WorkerId lost) {
+  Undo undo;
+  {
+    const std::lock_guard lock(mutex_);
+    Slot& mine = slot(leg);
+    if (!waits_in_queue() || mine.state != LegState::kBooked) return false;
+    if (mine.booked->facts.rank.worker != lost) return false;
+    take_booking(mine, undo);
+    // The other leg's answer must not end the round before this one is asked for again.
+    mine.state = LegState::kPending;
+    mine.waiting = {};
+  }
+  undo.apply();
+  return true;
+}
+
+void Plan::look_after_waiting() {
+  std::shared_ptr<BookingListener> listener;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool has_booking = std::any_of(slots_.begin(), slots_.end(),
+                                         [](const Slot& each) { return each.state == LegState::kBooked; });
+    if (has_booking && waits_in_queue()) listener = listener_;
+  }
+  if (listener) listener->on_waiting(*this);
+}
+
+std::optional<WorkerId> Plan::booked_worker(Leg leg) const {
+  const std::lock_guard lock(mutex_);
+  const Slot& mine = slot(leg);
+  if (mine.booked == nullptr) return std::nullopt;
+  return mine.booked->facts.rank.worker;
 }
 
 std::shared_ptr<const Selection> Plan::booking(Leg leg) const {
@@ -157,6 +192,13 @@ bool Plan::round_is_booked() const {
     if (each.state == LegState::kPending) return false;
   }
   return true;
+}
+
+// Not while the call that asks for a leg still runs: it reads what the listener made for it.
+bool Plan::waits_in_queue() const {
+  if (state_ != PlanState::kReserving || round_is_booked()) return false;
+  return std::all_of(slots_.begin(), slots_.end(),
+                     [](const Slot& each) { return each.state != LegState::kPending || each.waiting; });
 }
 
 bool Plan::publish() {
@@ -356,6 +398,21 @@ std::vector<PlanLedger::Line> PlanLedger::list(std::size_t limit) const {
   std::vector<Line> lines;
   for (const auto& plan : plans) lines.push_back({plan->id(), plan->state()});
   return lines;
+}
+
+void PlanLedger::look_after_waiting() {
+  std::vector<std::shared_ptr<Plan>> plans;
+  for (Shard& shard : shards_) {
+    {
+      const std::lock_guard lock(shard.mutex);
+      for (Plan& open : shard.plans) {
+        if (auto plan = open.weak_from_this().lock()) plans.push_back(std::move(plan));
+      }
+    }
+    // As in list().
+    for (const auto& plan : plans) plan->look_after_waiting();
+    plans.clear();
+  }
 }
 
 PlanLedger::Shard& PlanLedger::shard_of(std::string_view id) {

@@ -17,6 +17,7 @@
 
 namespace handoff::epp {
 
+class Plan;
 class PlanLedger;
 
 // The half of a plan that a reservation is for. It qualifies the reservation's id: "<plan>/p", "<plan>/d",
@@ -47,6 +48,9 @@ class BookingListener {
  public:
   virtual ~BookingListener() = default;
   virtual void on_booked(BookingOutcome outcome) = 0;
+  // Now and then while a leg waits in a queue and another one is booked, which may have lost its worker
+  // since.
+  virtual void on_waiting(Plan&) {}
 };
 
 // One request's bookings under one id: all or nothing. Whatever goes wrong while they are made (a leg fails,
@@ -81,12 +85,20 @@ class Plan : public std::enable_shared_from_this<Plan>, public boost::intrusive:
   // Frees the booking of a leg that is to be booked elsewhere by another round: before publish() only, and
   // not while others look at it. False when there is none.
   bool give_back(Leg leg);
+  // The same while another leg waits in its queue, whose answer may come at any time: it then waits for this
+  // leg's. False also when the leg is not booked at `lost` any more.
+  bool give_back_while_waiting(Leg leg, WorkerId lost);
+
+  // Tells the listener when one leg is booked and another one waits in its queue.
+  void look_after_waiting();
 
   // For a request that somebody else routed: books the leg at request.worker, or, as long as that is not
   // known, where move_destination() will say. False when there is no booking yet. The prompt is read during
   // the call.
   bool reserve_at(Leg leg, SelectionService& service, ReservationRequest request);
 
+  // Where a leg is booked; also while it may be booked elsewhere meanwhile.
+  std::optional<WorkerId> booked_worker(Leg leg) const;
   // The booking of a leg; null when there is none (any more).
   std::shared_ptr<const Selection> booking(Leg leg) const;
 
@@ -135,6 +147,7 @@ class Plan : public std::enable_shared_from_this<Plan>, public boost::intrusive:
   void on_leg(Leg leg, Result<Selection>&& result);
   // Under the lock.
   bool round_is_booked() const;
+  bool waits_in_queue() const;
   void close_locked(Undo& undo);
   ReservationRequest moved_request(const Slot& slot) const;
   static void take_booking(Slot& slot, Undo& undo);
@@ -176,6 +189,9 @@ class PlanLedger {
   };
   // For reports: at most `limit` of the open plans.
   std::vector<Line> list(std::size_t limit) const;
+
+  // See Plan: of all open plans.
+  void look_after_waiting();
 
  private:
   friend class Plan;

@@ -377,11 +377,28 @@ class RequestPlanner::Run final : public PlanningRun,
     return true;
   }
 
+  // The same while the other leg still waits, which may be long: where nobody is there any more, the request
+  // is refused now, as a new one is. Not limited, as it comes only so often.
+  void on_waiting(Plan& plan) override {
+    const auto view = planner_.parts_.directory->view();
+    for (const Leg leg : {Leg::kDestination, Leg::kPrefill}) {
+      const auto worker = plan.booked_worker(leg);
+      if (!worker || is_there(*worker, leg, *view) || !plan.give_back_while_waiting(leg, *worker)) continue;
+      planner_.rebooked_.fetch_add(1, kRelaxed);
+      Plan::Wish again = leg == Leg::kPrefill ? prefill_wish() : destination_wish();
+      reserve(plan, std::span(&again, 1));
+      return;
+    }
+  }
+
   static bool has_lost_its_worker(const Plan& plan, Leg leg, const WorkerView& view) {
-    const auto booked = plan.booking(leg);
-    if (!booked) return false;
-    const auto* const known = view.find(booked->facts.rank.worker);
-    return known == nullptr || !known->ready || known->is_prefill != (leg == Leg::kPrefill);
+    const auto worker = plan.booked_worker(leg);
+    return worker && !is_there(*worker, leg, view);
+  }
+
+  static bool is_there(WorkerId worker, Leg leg, const WorkerView& view) {
+    const auto* const known = view.find(worker);
+    return known != nullptr && known->ready && known->is_prefill == (leg == Leg::kPrefill);
   }
 
   bool stays_with_decode(const Plan& plan) const {

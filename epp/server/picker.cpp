@@ -120,7 +120,7 @@ Picker::Picker(const EppConfig& config, Tokenizer* tokenizer) : config_(config) 
 
   std::vector<SelectionService*> services{destination_.get()};
   if (paired) services.push_back(prefill_.get());
-  housekeeping_ = std::make_unique<Housekeeping>(std::move(services));
+  housekeeping_ = std::make_unique<Housekeeping>(std::move(services), ledger_);
 
   const SelectionEnvironment environment = system_environment();
   planner_ = std::make_unique<RequestPlanner>(
@@ -143,6 +143,8 @@ Picker::Picker(const EppConfig& config, Tokenizer* tokenizer) : config_(config) 
 Picker::~Picker() {
   destination_->shutdown();
   if (prefill_) prefill_->shutdown();
+  // Its thread may hold a run of the planner's.
+  housekeeping_.reset();
 }
 
 std::string Picker::report() const {

@@ -218,6 +218,31 @@ TEST_F(PlanLedgerTest, BooksAgainWhatWasGivenBack) {
   EXPECT_EQ(live(destination), 0U);
 }
 
+TEST_F(PlanLedgerTest, HoldsBackAnAnswerUntilWhatWasGivenBackIsBookedAgain) {
+  start_with_busy_prefill();
+  const auto plan = ledger.open("x");
+  reserve(plan, pair());
+  EXPECT_FALSE(plan->give_back(Leg::kDestination)) << "the round is not over";
+  EXPECT_FALSE(plan->give_back_while_waiting(Leg::kDestination, 3)) << "not booked there";
+  EXPECT_FALSE(plan->give_back_while_waiting(Leg::kPrefill, 1)) << "not booked yet";
+  EXPECT_TRUE(plan->give_back_while_waiting(Leg::kDestination, 2));
+  EXPECT_EQ(live(destination), 0U);
+  busy->close();
+  EXPECT_EQ(live(prefill), 1U) << "it waits no more";
+  EXPECT_EQ(answers, 0);
+  EXPECT_FALSE(plan->publish());
+  std::vector<Plan::Wish> round(1);
+  round[0] = {.leg = Leg::kDestination, .service = destination.get(), .request = request()};
+  reserve(plan, std::move(round));
+  EXPECT_EQ(answers, 1);
+  EXPECT_FALSE(failure);
+  EXPECT_FALSE(plan->give_back_while_waiting(Leg::kDestination, 2)) << "somebody was told";
+  EXPECT_TRUE(plan->publish());
+  plan->close();
+  EXPECT_EQ(live(prefill), 0U);
+  EXPECT_EQ(live(destination), 0U);
+}
+
 TEST_F(PlanLedgerTest, CountsOutput) {
   start();
   add_prefill("p", 1);

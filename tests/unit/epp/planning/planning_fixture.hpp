@@ -30,7 +30,8 @@ class PlanningFixture : public ::testing::Test {
   std::unique_ptr<SelectionService> make(SelectorRole role) {
     SelectorConfig selector = SelectorConfig::for_role(role);
     selector.use_kv_events = false;
-    selector.router_queue_threshold = role == SelectorRole::kPrefill ? prefill_queue_threshold : std::nullopt;
+    selector.router_queue_threshold =
+        role == SelectorRole::kPrefill ? prefill_queue_threshold : decode_queue_threshold;
     SelectionEnvironment environment;
     environment.clock = [this] { return now; };
     environment.random = [this] { return ++random; };
@@ -82,6 +83,7 @@ class PlanningFixture : public ::testing::Test {
   SteadyTime now{std::chrono::hours(1)};
   std::uint64_t random = 0;
   std::optional<double> prefill_queue_threshold;
+  std::optional<double> decode_queue_threshold;
   PlanningConfig config;
   std::unique_ptr<SelectionService> prefill;
   std::unique_ptr<SelectionService> destination;

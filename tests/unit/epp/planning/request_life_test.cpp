@@ -322,6 +322,150 @@ TEST_F(QueuedLifeTest, StaysWhereItIsWhenItsWorkerIsBackInTime) {
   end();
 }
 
+TEST_F(QueuedLifeTest, IsRefusedWhileItWaitsWhenNoOtherWorkerIsThere) {
+  wait_in_queue();
+  tell_removed("d");
+  ledger.look_after_waiting();
+  EXPECT_EQ(wakes, 1);
+  EXPECT_EQ(prefill->stats().waiting, 0U) << "its place in the queue is free";
+  EXPECT_EQ(live(prefill), 1U) << "the first one's";
+  EXPECT_EQ(ledger.open_plans(), 1U);
+  EXPECT_EQ(planner->in_flight(), 0U);
+  life->on_wake();
+  const auto answer = stream->next();
+  ASSERT_TRUE(answer && std::holds_alternative<Refusal>(*answer));
+  EXPECT_EQ(std::get<Refusal>(*answer).error, EppError::no_ready_endpoint);
+  end();
+}
+
+TEST_F(QueuedLifeTest, IsBookedAtAnotherWorkerWhileItWaits) {
+  wait_in_queue();
+  tell_removed("d");
+  add_decode("other", 3);
+  EXPECT_EQ(decode_blocks(), 0U);
+  ledger.look_after_waiting();
+  EXPECT_EQ(wakes, 0);
+  EXPECT_EQ(prefill->stats().waiting, 1U);
+  EXPECT_EQ(live(destination), 1U);
+  EXPECT_GT(decode_blocks(), 0U);
+  ledger.look_after_waiting();
+  EXPECT_EQ(planner->counts().rebooked, 1U) << "it is well where it is";
+  let_it_go_on();
+  const auto answer = route();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->destination, "127.0.0.1:3");
+  EXPECT_EQ(planner->counts().rebooked, 1U);
+  end();
+}
+
+TEST_F(QueuedLifeTest, IsBookedAgainWhileItWaitsAsOftenAsItsWorkerGoes) {
+  wait_in_queue();
+  std::string name = "d";
+  for (std::uint16_t port = 10; port < 20; ++port) {
+    make_unready(name, name == "d" ? 2 : port - 1);
+    name = "d" + std::to_string(port);
+    add_decode(name, port);
+    ledger.look_after_waiting();
+    EXPECT_EQ(live(destination), 2U);
+  }
+  EXPECT_EQ(planner->counts().rebooked, 10U);
+  let_it_go_on();
+  const auto answer = route();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->destination, "127.0.0.1:19");
+  end();
+}
+
+TEST_F(QueuedLifeTest, LeavesNothingWhenTheClientGoesAfterItWasBookedAgain) {
+  wait_in_queue();
+  add_decode("other", 3);
+  make_unready("d", 2);
+  ledger.look_after_waiting();
+  EXPECT_EQ(live(destination), 2U);
+  life->on_stream_ended();
+  EXPECT_EQ(prefill->stats().waiting, 0U);
+  EXPECT_EQ(live(destination), 1U);
+  ledger.look_after_waiting();
+  EXPECT_EQ(planner->counts().rebooked, 1U);
+  end();
+}
+
+// The other way round: it waits for a decode worker, with prefill booked.
+class QueuedForDecodeTest : public QueuedLifeTest {
+ protected:
+  void wait_for_decode() {
+    decode_queue_threshold = 0.5;
+    config.max_num_batched_tokens = 100;
+    start();
+    add_prefill("p", 1);
+    add_decode("d", 2);
+    busy_ = std::move(destination->create_reservation(load_on_decode())).value();
+    begin();
+    send();
+    ASSERT_EQ(destination->stats().waiting, 1U);
+    ASSERT_EQ(live(prefill), 1U);
+  }
+  ReservationRequest load_on_decode() const {
+    ReservationRequest load;
+    load.model_name = "m";
+    load.selection_id = "load";
+    load.worker = WorkerRank{.worker = 2, .rank = 0};
+    load.prompt = SizedPrompt{1000};
+    load.track_prefill_tokens = true;
+    return load;
+  }
+  void let_it_be_decoded() {
+    ASSERT_TRUE(destination->free_reservation({"load", busy_.attempt}));
+    EXPECT_EQ(wakes, 1);
+    life->on_wake();
+  }
+
+  Selection busy_;
+};
+
+TEST_F(QueuedForDecodeTest, IsBookedAtAnotherPrefillWorkerWhileItWaits) {
+  wait_for_decode();
+  tell_removed("p");
+  add_prefill("q", 4);
+  ledger.look_after_waiting();
+  EXPECT_EQ(live(prefill), 1U);
+  EXPECT_GT(prefill_tokens(), 0U);
+  let_it_be_decoded();
+  const auto answer = route();
+  ASSERT_TRUE(answer);
+  ASSERT_EQ(answer->set_headers.size(), 1U);
+  EXPECT_EQ(answer->set_headers[0].second, "127.0.0.1:4");
+  life->on_stream_ended();
+  expect_tidy();
+}
+
+TEST_F(QueuedForDecodeTest, IsRefusedWhileItWaitsWhenNoPrefillWorkerIsThere) {
+  wait_for_decode();
+  tell_removed("p");
+  ledger.look_after_waiting();
+  EXPECT_EQ(wakes, 1);
+  EXPECT_EQ(destination->stats().waiting, 0U);
+  EXPECT_EQ(ledger.open_plans(), 0U);
+  life->on_wake();
+  const auto answer = stream->next();
+  ASSERT_TRUE(answer && std::holds_alternative<Refusal>(*answer));
+  EXPECT_EQ(std::get<Refusal>(*answer).error, EppError::no_ready_endpoint);
+}
+
+TEST_F(QueuedForDecodeTest, GoesOnWithoutPrefillWhereThatIsAllowed) {
+  config.on_no_prefill = OnNoPrefill::kDecodeOnly;
+  wait_for_decode();
+  tell_removed("p");
+  ledger.look_after_waiting();
+  EXPECT_EQ(wakes, 0);
+  let_it_be_decoded();
+  const auto answer = route();
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(answer->set_headers.empty());
+  life->on_stream_ended();
+  expect_tidy();
+}
+
 TEST_F(RequestLifeTest, IsAbandonedWhenTheGatewayAnswersItself) {
   start_pair();
   tokenizer.at_once = false;
