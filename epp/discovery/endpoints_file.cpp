@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
@@ -216,6 +217,14 @@ class FileReader {
       if (port && *port + endpoint.data_parallel_size - 1 > 65535)
         add_problem(place_ + "." + key + at(node) + ": the ports of " +
                     std::to_string(endpoint.data_parallel_size) + " ranks end above 65535");
+    }
+    if (endpoint.kv_events && endpoint.kv_event_port && endpoint.kv_replay_port) {
+      const int apart = std::abs(*endpoint.kv_event_port - *endpoint.kv_replay_port);
+      const int ranks = static_cast<int>(endpoint.data_parallel_size);
+      if (apart < ranks)  // no engine can listen twice on one port
+        add_problem(place_ + ".kv_replay_port" + at(node) + ": the ports of " + std::to_string(ranks) +
+                    " ranks are also those of kv_event_port; keep them " + std::to_string(ranks) +
+                    " or more apart");
     }
     if (!endpoint.name.empty()) {
       const auto [other, is_new] = place_of_name_.emplace(endpoint.name, place_);
