@@ -139,16 +139,36 @@ class OptionTable::Reader {
   }
 
   void warn_of_unknown_names() {
+    const auto known = table_.environment_names();
     for (const auto& variable : environment_.variables()) {
       const std::string& name = variable.first;
       const auto& prefixes = table_.own_prefixes_;
       const bool ours = std::any_of(prefixes.begin(), prefixes.end(),
                                     [&name](const std::string& prefix) { return name.starts_with(prefix); });
-      if (!ours || table_.is_taken(name)) continue;
+      if (table_.is_taken(name)) continue;
+      if (!ours) {
+        warn_of_near_miss(name, known);
+        continue;
+      }
       result_.warnings.push_back("environment variable " + printable(name) + " is ignored: " +
                                  (is_service_link_name(name)
                                       ? std::string(kServiceLinksAdvice)
-                                      : "no such option" + suggestion(name, table_.environment_names(), "")));
+                                      : "no such option" + suggestion(name, known, "")));
+    }
+  }
+
+  // A name that may be another program's is told of only where it is all but one of ours.
+  void warn_of_near_miss(const std::string& name, const std::vector<std::string>& known) {
+    constexpr std::size_t kMostWrong = 2;
+    const auto first_word = name.substr(0, name.find('_') + 1);
+    const bool may_be_ours =
+        !first_word.empty() && std::any_of(known.begin(), known.end(), [&](const std::string& each) {
+          return each.starts_with(first_word);
+        });
+    if (!may_be_ours) return;
+    if (const auto close = nearest(name, known, kMostWrong)) {
+      result_.warnings.push_back("environment variable " + printable(name) + " is ignored; did you mean " +
+                                 *close + "?");
     }
   }
 

@@ -63,8 +63,10 @@ std::string in_quotes(std::string_view text) {
   return '"' + printable(text.substr(0, end)) + "\"...";
 }
 
-std::optional<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates) {
-  const std::size_t limit = name.size() < 4 ? 1 : std::max<std::size_t>(2, name.size() / 4);
+std::optional<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates,
+                                   std::size_t most) {
+  const std::size_t usual = name.size() < 4 ? 1 : std::max<std::size_t>(2, name.size() / 4);
+  const std::size_t limit = std::min(usual, most);
   std::size_t best_distance = limit + 1;
   std::optional<std::string> best;
   for (const auto& candidate : candidates) {

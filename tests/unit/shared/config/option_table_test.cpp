@@ -200,6 +200,21 @@ TEST_F(OptionTableTest, WarnsOfUnknownNamesUnderOurPrefixOnly) {
   EXPECT_TRUE(contains(result.warnings[0], "did you mean DYN_SIDECAR_PORT?"));
 }
 
+// Prefixes of ours, other people's names, and names of ours without our prefix are all in one environment.
+TEST_F(OptionTableTest, WarnsOfANameThatIsAllButOneOfOurs) {
+  const auto result = parse({}, {{"DYN_SIDECR_PORT", "1"},
+                                 {"DYN_SIDE_CAR_ADMINPORT", "1"},
+                                 {"SIDECAR_PORT", "1"},
+                                 {"XYN_SIDECAR_PORT", "1"},
+                                 {"PATH", "1"}});
+  EXPECT_TRUE(result.ok());
+  ASSERT_EQ(result.warnings.size(), 2U);
+  const std::string both = result.warnings[0] + result.warnings[1];
+  EXPECT_TRUE(contains(both, "DYN_SIDECR_PORT is ignored; did you mean DYN_SIDECAR_PORT?")) << both;
+  EXPECT_TRUE(contains(both, "DYN_SIDE_CAR_ADMINPORT is ignored; did you mean DYN_SIDECAR_ADMIN_PORT?"))
+      << both;
+}
+
 TEST_F(OptionTableTest, ExplainsServiceLinks) {
   const std::string text = problem({}, {{"DYN_SIDECAR_PORT", "tcp://10.0.0.1:8000"}});
   EXPECT_TRUE(contains(text, "Service of that name")) << text;

@@ -19,6 +19,8 @@ TEST(Nearest, FindsTyposOnly) {
   const std::vector<std::string> names = {"port", "drain-timeout-ms", "bind"};
   EXPECT_EQ(nearest("prt", names), "port");
   EXPECT_EQ(nearest("drain-time-ms", names), "drain-timeout-ms");
+  EXPECT_EQ(nearest("drain-time-ms", names, 2), std::nullopt);
+  EXPECT_EQ(nearest("drain-timeout-m", names, 2), "drain-timeout-ms");
   EXPECT_EQ(nearest("something-else", names), std::nullopt);
   EXPECT_EQ(nearest(std::string(100'000, 'x'), names), std::nullopt);
 }
