@@ -6,7 +6,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
-#include <thread>
 
 #include "shared/telemetry/log.hpp"
 
